@@ -1,0 +1,142 @@
+"""Every error the project raises, named by the boundary that was crossed.
+
+Three kinds of trouble exist. *Bad model text* is data and never appears here. *Broken surroundings* (a retriever, an
+engine, a sandbox) are `SurroundingsError`: the collector may retry and otherwise drops and counts the episode.
+*Misuse* (a stale event id, a missing member, an unknown key) is everything else and raises at once.
+
+Each class keeps the standard-library parent a caller would expect, so `except ValueError` keeps working.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SrpoError(Exception):
+    """Base of every error raised by `srpo_envs`, `srpo_train` and `retrieval`."""
+
+
+# --- environments -------------------------------------------------------------------------------------------------
+
+
+class EnvMisuseError(SrpoError, RuntimeError):
+    """The environment was driven out of order, for example stepped before reset or after its end."""
+
+
+class StaleEventError(EnvMisuseError):
+    """Outputs were sent for an event that is not the pending one."""
+
+
+class MemberMismatchError(SrpoError, ValueError):
+    """The outputs do not match the announced members: one is missing, unknown or given twice."""
+
+
+class ScheduleError(SrpoError, TypeError):
+    """A workflow's schedule yielded or returned something that is not an ask or an outcome."""
+
+
+class UnknownIdError(SrpoError, KeyError):
+    """An id is not registered; the message carries the nearest known ones."""
+
+    def __str__(self) -> str:
+        """Return the message as written (KeyError would show its repr)."""
+        return str(self.args[0]) if self.args else ""
+
+
+class ConformanceError(SrpoError, AssertionError):
+    """An environment breaks the set-valued environment contract."""
+
+
+# --- records ------------------------------------------------------------------------------------------------------
+
+
+class RecordError(SrpoError, ValueError):
+    """A stored record cannot be read; the message names file and line."""
+
+
+class SchemaVersionError(RecordError):
+    """A stored record was written by a newer schema than this version knows."""
+
+
+class ReplayError(SrpoError, ValueError):
+    """A stored episode does not replay to what was recorded."""
+
+
+class AuditError(SrpoError, ValueError):
+    """A stored run breaks an invariant of the event contract."""
+
+
+# --- tasks and grading --------------------------------------------------------------------------------------------
+
+
+class DatasetError(SrpoError, ValueError):
+    """A data set is missing, has an unknown format, or holds a row that cannot be used."""
+
+
+class UnreadableGoldError(DatasetError):
+    """A gold answer cannot be read by the grader, so no reward could ever be right."""
+
+
+# --- surroundings -------------------------------------------------------------------------------------------------
+
+
+class SurroundingsError(SrpoError, RuntimeError):
+    """Something outside the model failed; the episode says nothing about the policy."""
+
+
+class ToolError(SurroundingsError):
+    """A tool call (retrieval, code execution) failed after its retries."""
+
+
+class GraderUnavailableError(SurroundingsError):
+    """The grading worker pool cannot be started or kept alive."""
+
+
+class EngineError(SurroundingsError):
+    """A generation engine failed or answered with something unusable."""
+
+
+# --- training -----------------------------------------------------------------------------------------------------
+
+
+class IncompleteEventError(SrpoError, ValueError):
+    """An event has more or fewer member rows than its announced cardinality."""
+
+
+class ShapeError(SrpoError, ValueError):
+    """A tensor does not have the documented shape or type."""
+
+
+class ConfigError(SrpoError, ValueError):
+    """A recipe or override cannot be used; the message names the key and the remedy."""
+
+
+class MissingExtraError(SrpoError, ImportError):
+    """An optional dependency is not installed; the message names the extra that brings it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package!r} is not installed: run pip install 'srpo[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        """Pickle by the two constructor arguments, so the error survives a process boundary."""
+        return type(self), (self.package, self.extra)
+
+
+class CheckpointError(SrpoError, RuntimeError):
+    """A checkpoint is missing, incomplete or does not fit the recipe."""
+
+
+class NonFiniteError(SrpoError, FloatingPointError):
+    """Too many consecutive optimiser steps met a loss or gradient that is not finite."""
+
+
+def near_miss(name: str, known: Iterable[str]) -> str:
+    """Return a ``; did you mean 'x' or 'y'?`` suffix for an unknown name, or the known names when none is near."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(repr(item) for item in close) + "?"
+    return "; known: " + (", ".join(repr(item) for item in names) if names else "none")
