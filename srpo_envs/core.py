@@ -1,0 +1,643 @@
+r"""`SetEnv`: a workflow written as a generator, driven one active set at a time.
+
+A workflow is a class with roles and one readable ``schedule``. Each ``yield`` announces an active set; what comes back
+is the list of that set's replies, already parsed; the value returned is the outcome::
+
+    class Debate(SetEnv):
+        def __init__(self, tasks, **kwargs):
+            super().__init__(tasks, roles=(
+                Role("debater", prompt="$question\nArgue, then \\boxed{answer}.", parse=parse_boxed_answer, seats=2),
+                Role("judge", prompt="$question\n$drafts\nDecide: \\boxed{answer}.", parse=parse_boxed_answer),
+            ), **kwargs)
+
+        def schedule(self, task):
+            drafts = yield self.ask("debater", count=2)              # one event, K = 2
+            (final,) = yield self.ask("judge", drafts=drafts)        # one event, K = 1
+            return self.outcome(final)                               # graded: the team reward
+
+A state is never pickled. An episode is event-sourced: task, seed, recorded replies and recorded tool results replay to
+the same events, ids and rewards, so audit, branching and recovery after a failed tool are all replays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from srpo_envs.errors import (
+    EnvMisuseError,
+    MemberMismatchError,
+    ReplayError,
+    ScheduleError,
+    StaleEventError,
+    SurroundingsError,
+    near_miss,
+)
+from srpo_envs.parsing import Parsed
+from srpo_envs.prompting import PromptTemplate
+from srpo_envs.records import (
+    ActiveSet,
+    Episode,
+    Event,
+    Member,
+    MemberOutput,
+    MemberRecord,
+    StepResult,
+    ToolCall,
+    frozen_json,
+)
+from srpo_envs.schedule import Ask, Outcome, Reply, Role, Schedule
+from srpo_envs.tasks.base import Task, TaskFamily
+
+_ROLE_NAME = re.compile(r"[a-z]+\Z")
+_SEED_BOUND = 2**63 - 1
+
+
+class _EpisodeState:
+    """What `SetEnv` holds of the running episode."""
+
+    __slots__ = (
+        "calls",
+        "episode_id",
+        "events",
+        "group_id",
+        "outcome",
+        "pending",
+        "pending_ask",
+        "rng",
+        "running",
+        "seed",
+        "setup_calls",
+        "state_id",
+        "tape",
+        "task",
+        "turn",
+    )
+
+    def __init__(self, task: Task, seed: int, episode_id: str, group_id: str) -> None:
+        self.task = task
+        self.seed = seed
+        self.episode_id = episode_id
+        self.group_id = group_id
+        self.events: list[Event] = []
+        self.setup_calls: tuple[ToolCall, ...] = ()
+        self.calls: list[ToolCall] = []
+        self.tape: deque[ToolCall] = deque()
+        self.outcome: Outcome | None = None
+        self.pending: ActiveSet | None = None
+        self.pending_ask: Ask | None = None
+        self.running: Schedule | None = None
+        self.rng: np.random.Generator | None = None
+        self.state_id = ""
+        self.turn = 0
+
+
+class SetEnv:
+    """A world whose action is a set of outputs; subclasses give roles and a `schedule`.
+
+    Args:
+        tasks: The task family questions come from.
+        roles: The jobs of this workflow.
+        max_events: Events after which an unfinished episode is truncated with team reward 0.
+        invalid_penalty: Overrides every role's penalty, or those named in a mapping ``{role: penalty}``.
+        max_new_tokens: Overrides response limits in the same way.
+
+    Raises:
+        ScheduleError: two roles share a name, or a role's name is not lower-case letters.
+    """
+
+    env_id: str = ""
+    """Registered id, filled by `srpo_envs.make`."""
+    env_kwargs: Mapping[str, Any] = {}
+    """Arguments of `srpo_envs.make`, so that a stored episode can rebuild its environment."""
+
+    def __init__(
+        self,
+        tasks: TaskFamily,
+        roles: Sequence[Role],
+        *,
+        max_events: int = 64,
+        invalid_penalty: float | Mapping[str, float] | None = None,
+        max_new_tokens: int | Mapping[str, int] | None = None,
+    ) -> None:
+        if max_events < 1:
+            raise ValueError(f"max_events must be at least 1, got {max_events}")
+        self.tasks = tasks
+        self.max_events = max_events
+        self.roles = _index_roles(roles, invalid_penalty, max_new_tokens)
+        self._templates = {name: PromptTemplate(role.prompt) for name, role in self.roles.items()}
+        self._seeds = np.random.default_rng()
+        self._state: _EpisodeState | None = None
+
+    # --- what a workflow writes -----------------------------------------------------------------------------------
+
+    def schedule(self, task: Task) -> Schedule:
+        """The whole orchestration of one episode; override it. See the module's example."""
+        raise NotImplementedError(f"{type(self).__name__} must define schedule(self, task)")
+
+    def ask(
+        self,
+        role: str,
+        count: int = 1,
+        *,
+        seats: Sequence[int] | None = None,
+        event_type: str | None = None,
+        state: str = "",
+        **context: str | Reply | Sequence[Reply],
+    ) -> Ask:
+        """Announce an active set of one role.
+
+        Args:
+            role: Who is asked.
+            count: K; seats 0 to K-1 answer.
+            seats: The seats that answer, instead of the first `count`.
+            event_type: Kind of decision for comparison groups; the role's name when omitted.
+            state: The pre-action state in a few words, for the audit table.
+            context: Values for the prompt's placeholders: texts, or replies, which the task family writes.
+
+        Raises:
+            ScheduleError: an unknown role or seat, an empty set, or a placeholder without a value.
+        """
+        if role not in self.roles:
+            raise ScheduleError(f"{type(self).__name__} has no role {role!r}{near_miss(role, self.roles)}")
+        spec = self.roles[role]
+        chosen = tuple(range(count)) if seats is None else tuple(seats)
+        if not chosen or len(set(chosen)) != len(chosen) or not all(0 <= seat < spec.seats for seat in chosen):
+            raise ScheduleError(
+                f"role {role!r}: expected distinct seats in 0..{spec.seats - 1}, got {list(chosen)}; "
+                f"raise Role.seats or ask fewer"
+            )
+        prompt = self._templates[role].fill(self._prompt_values(context))
+        return Ask(event_type or role, tuple((spec, seat, prompt) for seat in chosen), state)
+
+    def outcome(self, final: Reply, **info: Any) -> Outcome:
+        """Grade the final reply and return the episode's outcome; a malformed reply earns 0."""
+        reward = self.grade(final.parsed) if final.is_valid else 0.0
+        return Outcome(reward, {"answer": final.parsed, "correct": reward >= 1.0, **info})
+
+    def truncate(self, **info: Any) -> Outcome:
+        """Return the outcome of a schedule that ran into its own limit: team reward 0, truncated."""
+        return Outcome(0.0, {"answer": None, "correct": False, **info}, is_truncated=True)
+
+    def grade(self, answer: Any) -> float:
+        """Score an answer against the task's gold; recorded, so a replay needs no grader."""
+        state = self._require_state()
+        answer = frozen_json(answer)
+        return float(self._recorded("grade", answer, lambda: self.tasks.grade(state.task, answer), kind="grade"))
+
+    def call_tool(self, name: str, function: Callable[..., Any], **arguments: Any) -> Any:
+        """Run a tool inside the schedule and record arguments and result on the event; on replay return the record.
+
+        Args:
+            name: The tool's name in the record.
+            function: Called with `arguments`; must return JSON values. It should raise `ToolError` when it fails.
+            arguments: JSON values.
+        """
+        return self._recorded(name, frozen_json(arguments), lambda: function(**arguments), kind="tool")
+
+    def begin_turn(self) -> int:
+        """Start the next turn (one routing decision and what follows) and return its index."""
+        state = self._require_state()
+        if state.events or state.pending:
+            state.turn += 1
+        return state.turn
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """This episode's own randomness, for use inside `schedule`; restarts with every replay."""
+        state = self._require_state()
+        if state.rng is None:
+            state.rng = np.random.default_rng([state.seed, 1])
+        return state.rng
+
+    def context(self, *committed: Reply | Sequence[Reply] | None) -> str:
+        """Write committed replies as the team-context part of a prompt; the task family decides the words."""
+        replies: list[Reply] = []
+        for item in committed:
+            if isinstance(item, Reply):
+                replies.append(item)
+            elif item is not None:
+                replies.extend(item)
+        return self.tasks.render_context(replies)
+
+    # --- what a caller drives -------------------------------------------------------------------------------------
+
+    @property
+    def possible_agents(self) -> list[str]:
+        """Every agent that may ever act, in role order."""
+        return [f"{role.name}_{seat}" for role in self.roles.values() for seat in range(role.seats)]
+
+    @property
+    def pending(self) -> ActiveSet | None:
+        """The active set the environment waits for; None before reset and after the end."""
+        return self._state.pending if self._state else None
+
+    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ActiveSet:
+        """Start an episode and return its first active set.
+
+        Args:
+            seed: Restarts this environment's own stream of tasks and seeds; without it the stream goes on, so
+                repeated resets give new tasks. Global random state is neither read nor changed.
+            options: ``task_index`` or ``task`` to choose the question, ``episode_id`` and ``group_id`` to name the
+                episode; unknown keys are refused.
+
+        Raises:
+            EnvMisuseError: an unknown option, or an index the task family does not have.
+        """
+        if seed is not None:
+            self._seeds = np.random.default_rng(seed)
+        episode_seed = int(self._seeds.integers(_SEED_BOUND))
+        chosen = dict(options or {})
+        task = self._choose_task(chosen, episode_seed)
+        default_id = _digest(self._name, task.task_id, episode_seed)[:16]
+        episode_id = str(chosen.pop("episode_id", None) or default_id)
+        group_id = str(chosen.pop("group_id", None) or task.task_id)
+        if chosen:
+            raise EnvMisuseError(
+                f"reset: unknown option {next(iter(chosen))!r}; known: task, task_index, episode_id, group_id"
+            )
+        return self.start(task, episode_seed, episode_id=episode_id, group_id=group_id)
+
+    def start(self, task: Task, seed: int, *, episode_id: str, group_id: str) -> ActiveSet:
+        """Start an episode with everything given; `reset` and replay both end here."""
+        self._state = _EpisodeState(task, seed, episode_id, group_id)
+        return self._begin(())
+
+    def step(self, outputs: Iterable[MemberOutput]) -> StepResult:
+        """Consume the whole pending set and move the world once.
+
+        Args:
+            outputs: One output per announced member, in any order.
+
+        Raises:
+            EnvMisuseError: nothing is pending.
+            StaleEventError: an output answers another event.
+            MemberMismatchError: a member is missing, unknown or answered twice.
+            SurroundingsError: a tool or the grader failed. The environment is back at the same pending event, so the
+                same step may be tried again.
+        """
+        state = self._require_state()
+        if state.pending is None or state.pending_ask is None:
+            raise EnvMisuseError(f"episode {state.episode_id!r} is over; call reset() first")
+        ordered = _match_outputs(state.pending, outputs)
+        return self._consume(state.pending, state.pending_ask, ordered)
+
+    @property
+    def episode(self) -> Episode:
+        """The record of the episode so far; team returns are filled once it is over.
+
+        Raises:
+            EnvMisuseError: before the first reset.
+        """
+        state = self._require_state()
+        outcome = state.outcome
+        last = state.events[-1] if state.events else None
+        return Episode(
+            episode_id=state.episode_id,
+            env_id=self._name,
+            env_kwargs=frozen_json(self.env_kwargs),
+            seed=state.seed,
+            task=state.task.to_dict(),
+            task_id=state.task.task_id,
+            group_id=state.group_id,
+            events=_with_returns(state.events) if outcome else tuple(state.events),
+            reward=outcome.reward if outcome else 0.0,
+            penalty=sum(event.penalty for event in state.events),
+            terminated=bool(last and last.terminated),
+            truncated=bool(last and last.truncated),
+            setup_tool_calls=state.setup_calls,
+            info=frozen_json(outcome.info) if outcome else {},
+        )
+
+    def resume(
+        self, episode: Episode, num_events: int | None = None, *, episode_id: str | None = None
+    ) -> ActiveSet | None:
+        """Rebuild a stored episode up to an event by replaying its records, and return the set pending there.
+
+        Args:
+            episode: The record; its tool results and grades are used instead of the tools.
+            num_events: How many events to replay; all of them when omitted.
+            episode_id: New name when the continuation is a branch; the recorded one when omitted.
+
+        Raises:
+            ReplayError: the schedule asked for something else than was recorded.
+        """
+        task = Task.from_dict(episode.task)
+        new_id = episode_id or episode.episode_id
+        self._state = _EpisodeState(task, episode.seed, new_id, episode.group_id)
+        self._begin(episode.setup_tool_calls)
+        for event in episode.events[:num_events]:
+            self._replay_event(event)
+        return self.pending
+
+    def close(self) -> None:
+        """Release what the environment holds; safe to call more than once."""
+        self._state = None
+
+    # --- the machine ----------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return self.env_id or type(self).__name__
+
+    def _require_state(self) -> _EpisodeState:
+        if self._state is None:
+            raise EnvMisuseError(f"{self._name}: call reset() first")
+        return self._state
+
+    def _choose_task(self, options: dict[str, Any], episode_seed: int) -> Task:
+        task = options.pop("task", None)
+        index = options.pop("task_index", None)
+        if task is not None:
+            return task if isinstance(task, Task) else Task.from_dict(task)
+        if index is None:
+            index = episode_seed % self.tasks.num_tasks
+        if not 0 <= int(index) < self.tasks.num_tasks:
+            raise EnvMisuseError(f"task_index {index} is outside 0..{self.tasks.num_tasks - 1} of {self.tasks.name!r}")
+        return self.tasks.task(int(index))
+
+    def _prompt_values(self, context: Mapping[str, Any]) -> dict[str, str]:
+        values = {"question": self._require_state().task.question}
+        for key, value in context.items():
+            values[key] = value if isinstance(value, str) else self.context(value)
+        return values
+
+    def _begin(self, tape: Iterable[ToolCall]) -> ActiveSet:
+        state = self._require_state()
+        state.tape.extend(tape)
+        state.state_id = _digest(self._name, state.task.to_dict(), state.seed)
+        state.running = self.schedule(state.task)
+        ask = self._advance(None)
+        state.setup_calls, state.calls = tuple(state.calls), []
+        if not isinstance(ask, Ask):
+            raise ScheduleError(f"{self._name}: the schedule returned before its first ask; it must yield at least one")
+        if state.setup_calls:
+            state.state_id = _digest(state.state_id, [call.result for call in state.setup_calls])
+        return self._announce(ask)
+
+    def _advance(self, replies: list[Reply] | None) -> Ask | Outcome:
+        """Run the schedule to its next ask or its outcome."""
+        state = self._require_state()
+        assert state.running is not None
+        try:
+            asked = state.running.send(replies) if replies is not None else next(state.running)
+        except StopIteration as stop:
+            asked = stop.value
+            if not isinstance(asked, Outcome):
+                raise ScheduleError(
+                    f"{self._name}: the schedule returned {asked!r}; return self.outcome(reply) or self.truncate()"
+                ) from None
+            return asked
+        if not isinstance(asked, Ask):
+            raise ScheduleError(f"{self._name}: the schedule yielded {asked!r}; yield self.ask(...)")
+        return asked
+
+    def _announce(self, ask: Ask) -> ActiveSet:
+        state = self._require_state()
+        members = tuple(
+            Member(
+                index=index,
+                agent=f"{role.name}_{seat}",
+                role=role.name,
+                prompt=prompt,
+                max_new_tokens=role.max_new_tokens,
+                stop=role.stop,
+            )
+            for index, (role, seat, prompt) in enumerate(ask.seats)
+        )
+        state.pending_ask = ask
+        state.pending = ActiveSet(
+            event_id=f"{state.episode_id}/e{len(state.events)}",
+            state_id=state.state_id,
+            episode_id=state.episode_id,
+            task_id=state.task.task_id,
+            event_type=ask.event_type,
+            turn=state.turn,
+            state_label=ask.state_label or (f"after {state.events[-1].event_type}" if state.events else "task only"),
+            members=members,
+        )
+        return state.pending
+
+    def _consume(self, active: ActiveSet, ask: Ask, ordered: Sequence[MemberOutput]) -> StepResult:
+        state = self._require_state()
+        roles = [role for role, _, _ in ask.seats]
+        replies = [
+            _read_reply(role, member, output)
+            for role, member, output in zip(roles, active.members, ordered, strict=True)
+        ]
+        penalty = sum(role.invalid_penalty for role, reply in zip(roles, replies, strict=True) if not reply.is_valid)
+        state.calls = []
+        try:
+            following = self._advance(replies)
+        except SurroundingsError:
+            self._rewind()
+            raise
+        calls, state.calls = tuple(state.calls), []
+        if isinstance(following, Ask) and len(state.events) + 1 >= self.max_events:
+            following = self.truncate(stopped_by="max_events")
+        event = self._record(active, ordered, replies, calls, penalty, following)
+        state.events.append(event)
+        state.state_id = _digest(
+            state.state_id, active.event_type, [reply.text for reply in replies], [c.result for c in calls]
+        )
+        return self._result(event, following)
+
+    def _record(
+        self,
+        active: ActiveSet,
+        ordered: Sequence[MemberOutput],
+        replies: Sequence[Reply],
+        calls: tuple[ToolCall, ...],
+        penalty: float,
+        following: Ask | Outcome,
+    ) -> Event:
+        outcome = following if isinstance(following, Outcome) else None
+        return Event(
+            event_id=active.event_id,
+            state_id=active.state_id,
+            episode_id=active.episode_id,
+            task_id=active.task_id,
+            group_id=self._require_state().group_id,
+            event_type=active.event_type,
+            turn=active.turn,
+            state_label=active.state_label,
+            cardinality=active.cardinality,
+            members=tuple(map(_member_record, active.members, ordered, replies)),
+            reward=(outcome.reward if outcome else 0.0) - penalty,
+            penalty=penalty,
+            team_return=None,
+            tool_calls=calls,
+            terminated=outcome is not None and not outcome.is_truncated,
+            truncated=outcome is not None and outcome.is_truncated,
+        )
+
+    def _result(self, event: Event, following: Ask | Outcome) -> StepResult:
+        state = self._require_state()
+        if isinstance(following, Outcome):
+            state.outcome, state.pending, state.pending_ask = following, None, None
+            if state.running is not None:
+                state.running.close()
+        else:
+            self._announce(following)
+        return StepResult(
+            event=event,
+            next=state.pending,
+            reward=event.reward,
+            terminated=event.terminated,
+            truncated=event.truncated,
+            info=following.info if isinstance(following, Outcome) else {},
+        )
+
+    def _recorded(self, name: str, arguments: Any, run: Callable[[], Any], *, kind: Any) -> Any:
+        """Run a call and record it, or hand out the recorded result while a replay's tape lasts."""
+        state = self._require_state()
+        if state.tape:
+            call = state.tape.popleft()
+            if (call.name, call.arguments) != (name, arguments):
+                raise ReplayError(
+                    f"episode {state.episode_id!r}: the schedule called {name}({arguments!r}), "
+                    f"the record holds {call.name}({call.arguments!r}); was the workflow changed?"
+                )
+        else:
+            started = time.perf_counter()
+            result = frozen_json(run())
+            call = ToolCall(
+                name=name, arguments=arguments, result=result, kind=kind, duration_s=time.perf_counter() - started
+            )
+        state.calls.append(call)
+        return call.result
+
+    def _replay_event(self, event: Event) -> None:
+        state = self._require_state()
+        if state.pending is None:
+            raise ReplayError(f"event {event.event_id!r}: recorded after the replayed episode had ended")
+        asked = tuple((member.agent, member.prompt) for member in state.pending.members)
+        recorded = tuple((member.agent, member.prompt) for member in event.members)
+        if asked != recorded:
+            raise ReplayError(
+                f"event {event.event_id!r}: the replay asks {[agent for agent, _ in asked]}, the record holds "
+                f"{[agent for agent, _ in recorded]} or other prompts; was the workflow or its version changed?"
+            )
+        state.tape.extend(event.tool_calls)
+        self.step([_output_of(member, state.pending.event_id) for member in event.members])
+        if state.tape:
+            raise ReplayError(f"event {event.event_id!r}: recorded call {state.tape[0].name!r} was not made again")
+
+    def _rewind(self) -> None:
+        """Rebuild the pending event after its transition failed, from the records made so far."""
+        self.resume(self.episode)
+
+
+def _index_roles(
+    roles: Sequence[Role],
+    invalid_penalty: float | Mapping[str, float] | None,
+    max_new_tokens: int | Mapping[str, int] | None,
+) -> dict[str, Role]:
+    indexed: dict[str, Role] = {}
+    for role in roles:
+        if not _ROLE_NAME.match(role.name):
+            raise ScheduleError(f"role name {role.name!r}: expected lower-case letters only, such as 'solver'")
+        if role.name in indexed:
+            raise ScheduleError(
+                f"role name {role.name!r} is used twice; give the second role another name or more seats"
+            )
+        indexed[role.name] = role
+    for key, override in (("invalid_penalty", invalid_penalty), ("max_new_tokens", max_new_tokens)):
+        if override is None:
+            continue
+        per_role = override if isinstance(override, Mapping) else dict.fromkeys(indexed, override)
+        for name, value in per_role.items():
+            if name not in indexed:
+                raise ScheduleError(f"{key}: no role {name!r}{near_miss(name, indexed)}")
+            indexed[name] = dataclasses.replace(indexed[name], **{key: value})
+    return indexed
+
+
+def _match_outputs(active: ActiveSet, outputs: Iterable[MemberOutput]) -> list[MemberOutput]:
+    """Order outputs by member index, refusing stale, unknown, doubled and missing ones."""
+    by_index: dict[int, MemberOutput] = {}
+    for output in outputs:
+        if output.event_id != active.event_id:
+            raise StaleEventError(f"output for event {output.event_id!r}, but {active.event_id!r} is pending")
+        if output.member_index in by_index:
+            raise MemberMismatchError(f"event {active.event_id!r}: member_index {output.member_index} answered twice")
+        by_index[output.member_index] = output
+    missing = [member.index for member in active.members if member.index not in by_index]
+    unknown = sorted(set(by_index) - {member.index for member in active.members})
+    if missing or unknown:
+        detail = [f"missing member_index {missing}"] * bool(missing) + [f"unknown member_index {unknown}"] * bool(
+            unknown
+        )
+        raise MemberMismatchError(
+            f"event {active.event_id!r}: expected {active.cardinality} members, got {len(by_index)} "
+            f"({', '.join(detail)})"
+        )
+    return [by_index[member.index] for member in active.members]
+
+
+def _read_reply(role: Role, member: Member, output: MemberOutput) -> Reply:
+    read = role.parse(output.text)
+    parsed, reason = (read.value, "") if isinstance(read, Parsed) else (None, read.reason)
+    return Reply(output.text, parsed, reason, member.agent, member.role, member.index)
+
+
+def _member_record(member: Member, output: MemberOutput, reply: Reply) -> MemberRecord:
+    return MemberRecord(
+        member_index=member.index,
+        agent=member.agent,
+        role=member.role,
+        prompt=member.prompt,
+        text=output.text,
+        parsed=frozen_json(reply.parsed),
+        malformed_reason=reply.malformed_reason,
+        policy_id=output.policy_id,
+        policy_version=output.policy_version,
+        prompt_token_ids=output.prompt_token_ids,
+        token_ids=output.token_ids,
+        behavior_logprobs=output.behavior_logprobs,
+        token_mask=output.token_mask,
+        finish_reason=output.finish_reason,
+        timings=output.timings,
+    )
+
+
+def _output_of(member: MemberRecord, event_id: str) -> MemberOutput:
+    """The output a member record came from, addressed to `event_id`."""
+    shared = {item.name for item in dataclasses.fields(MemberOutput)} - {"event_id"}
+    return MemberOutput(event_id=event_id, **{name: getattr(member, name) for name in shared})
+
+
+def _with_returns(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Fill R_e, the undiscounted sum of the rewards from event e to the end."""
+    filled: list[Event] = []
+    total = 0.0
+    for event in reversed(events):
+        total += event.reward
+        filled.append(dataclasses.replace(event, team_return=total))
+    return tuple(reversed(filled))
+
+
+def _digest(*parts: Any) -> str:
+    """128-bit hexadecimal digest of JSON values; lone surrogates in model text are escaped, so any text has one."""
+    payload = json.dumps(parts, separators=(",", ":"), sort_keys=True, default=_digest_default)
+    return hashlib.blake2b(payload.encode("ascii"), digest_size=16).hexdigest()
+
+
+def _digest_default(value: Any) -> Any:
+    raise ScheduleError(f"tool results and task fields must be JSON values, got {type(value).__name__}")
+
+
+class SetEnvFactory(Protocol):
+    """Anything that makes a fresh environment, for conformance checks and collectors."""
+
+    def __call__(self) -> SetEnv:
+        """Return a new environment."""
+        ...

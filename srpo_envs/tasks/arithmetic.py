@@ -1,0 +1,127 @@
+r"""Embedded arithmetic: chains of single-digit steps, worked from left to right, modulo ten.
+
+``Compute 3*7-4+8 from left to right, mod 10.`` has the gold answer 5. Small enough for a model of a hundred thousand
+parameters, checkable at a glance, and endless: tasks are generated from their index, so nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from srpo_envs.grading import is_equivalent
+from srpo_envs.parsing import parse_boxed_answer
+from srpo_envs.prompting import load_prompt
+from srpo_envs.schedule import Reply
+from srpo_envs.tasks.base import Task
+
+Split = Literal["train", "test"]
+
+LEVELS: dict[int, tuple[int, int]] = {1: (1, 2), 2: (2, 4), 3: (3, 6), 4: (5, 8)}
+"""Fewest and most steps of a chain, by level."""
+
+_TEST_SHARE = 10  # one question in ten is held out
+_OPERATORS = "+-*"
+_MAX_NEW_TOKENS = {"solver": 40, "verifier": 8, "aggregator": 10, "router": 8}
+_STEP_TOKENS = 6  # a further partial result costs about this many tokens of the embedded tokenizer
+
+
+class Arithmetic:
+    """Generated chains of a level, with train and test questions that never overlap.
+
+    The split of a question is decided by a digest of its text, so no seed, level or size can move it.
+
+    Args:
+        level: Length of the chains, see `LEVELS`.
+        split: ``train`` or ``test``.
+        size: Number of tasks; indices beyond the number of distinct questions of a level repeat questions.
+        seed: Another seed gives another list of questions.
+
+    Raises:
+        ValueError: an unknown level or split, or a size below 1.
+    """
+
+    parse_answer = staticmethod(parse_boxed_answer)
+
+    def __init__(self, level: int = 2, split: Split = "train", size: int | None = None, seed: int = 0) -> None:
+        if level not in LEVELS:
+            raise ValueError(f"level: expected one of {sorted(LEVELS)}, got {level!r}")
+        if split not in ("train", "test"):
+            raise ValueError(f"split: expected 'train' or 'test', got {split!r}")
+        self.level = level
+        self.split = split
+        self.num_tasks = size if size is not None else (8192 if split == "train" else 256)
+        if self.num_tasks < 1:
+            raise ValueError(f"size: expected at least 1, got {size}")
+        self.seed = seed
+        self.name = f"arithmetic-l{level}-{split}"
+
+    def task(self, index: int) -> Task:
+        """Return task `index`: the first chain of its own stream that belongs to the split."""
+        rng = np.random.default_rng([self.seed, self.level, self.split == "test", index])
+        while True:
+            start, steps = _draw_chain(rng, *LEVELS[self.level])
+            question = write_question(start, steps)
+            if split_of(question) == self.split:
+                gold = str(partial_results(start, steps)[-1])
+                return Task(f"{self.name}/{index}", question, gold, {"start": start, "steps": steps})
+
+    def prompt(self, role: str) -> str:
+        """Return the short template of a role."""
+        return load_prompt("arithmetic", role)
+
+    def stop(self, role: str) -> tuple[str, ...]:
+        """Return no stop text: responses end with the policy's own end-of-sequence token."""
+        return ()
+
+    def max_new_tokens(self, role: str) -> int:
+        """Return a limit that fits a well-formed response of this level."""
+        extra = max(0, LEVELS[self.level][1] - LEVELS[2][1]) * _STEP_TOKENS if role == "solver" else 0
+        return _MAX_NEW_TOKENS[role] + extra
+
+    def grade(self, task: Task, answer: Any) -> float:
+        """Return 1.0 for an answer equal to the gold, else 0.0."""
+        return float(is_equivalent(task.gold, str(answer)))
+
+    def render_context(self, replies: Sequence[Reply]) -> str:
+        r"""Write each draft as ``[i] \boxed{d}`` and each verdict as its word; only answers are committed here."""
+        lines = []
+        drafts = 0
+        for reply in replies:
+            if reply.role == "verifier":
+                lines.append(reply.parsed if reply.is_valid else "malformed")
+            else:
+                drafts += 1
+                lines.append(f"[{drafts}] \\boxed{{{reply.parsed}}}" if reply.is_valid else f"[{drafts}] malformed")
+        return "".join("\n" + line for line in lines)
+
+
+def write_question(start: int, steps: Sequence[tuple[str, int]]) -> str:
+    """Return the question of a chain."""
+    return f"Compute {start}{''.join(f'{op}{digit}' for op, digit in steps)} from left to right, mod 10."
+
+
+def partial_results(start: int, steps: Sequence[tuple[str, int]]) -> list[int]:
+    """Return the value modulo ten after each step; the last is the answer."""
+    results = []
+    value = start
+    for op, digit in steps:
+        value = {"+": value + digit, "-": value - digit, "*": value * digit}[op] % 10
+        results.append(value)
+    return results
+
+
+def split_of(question: str) -> Split:
+    """Return the split a question belongs to, from a digest of its text."""
+    digest = hashlib.blake2b(question.encode("utf-8"), digest_size=4).digest()
+    return "test" if int.from_bytes(digest, "big") % _TEST_SHARE == 0 else "train"
+
+
+def _draw_chain(rng: np.random.Generator, fewest: int, most: int) -> tuple[int, list[tuple[str, int]]]:
+    length = int(rng.integers(fewest, most + 1))
+    operators = rng.integers(len(_OPERATORS), size=length)
+    digits = rng.integers(1, 10, size=length + 1)
+    return int(digits[0]), [(_OPERATORS[op], int(digit)) for op, digit in zip(operators, digits[1:], strict=True)]

@@ -1,0 +1,1 @@
+"""Standard views of any `SetEnv`: PettingZoo Parallel and AEC, Gymnasium."""

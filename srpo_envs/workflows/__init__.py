@@ -1,0 +1,1 @@
+"""Workflows: one schedule per file."""

@@ -1,0 +1,1 @@
+"""The learner: objectives, batching, policies and engines, rollouts, checkpoints, evaluation and command line."""

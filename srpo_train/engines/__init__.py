@@ -1,0 +1,1 @@
+"""Engines: who generates. Every engine answers `GenerationRequest`s with `Generation`s."""
