@@ -1,0 +1,309 @@
+"""Whole events to padded tensors. An event enters training complete or not at all, exactly once, and is never split.
+
+Letters: E events, M member rows, S padded prompt and response, T padded response.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from srpo_envs.errors import ConfigError, IncompleteEventError, ShapeError
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberRow:
+    """One member of one event, as token ids: what it read and what it sampled.
+
+    Example:
+        ``MemberRow(event_index=0, member_index=1, policy_id="solver", prompt_ids=[5, 6], token_ids=[7, 8, 2])``
+    """
+
+    event_index: int
+    """The event of the batch this row belongs to, in [0, E)."""
+    member_index: int
+    """The seat in the event, in [0, K)."""
+    policy_id: str
+    """The parameters that answered."""
+    prompt_ids: Sequence[int]
+    """Everything before the first response token; at least one token, for the first log-probability needs a context."""
+    token_ids: Sequence[int]
+    """The response as sampled, never re-encoded; may hold environment text, which ``token_mask`` leaves out; may be empty."""
+    old_logprobs: Sequence[float] | None = None
+    """Log-probability of each response token under the behavior policy; None until they are computed."""
+    token_mask: Sequence[bool] | None = None
+    """Whether the policy sampled each response token; None means all."""
+
+    def __post_init__(self) -> None:
+        """Check that the lists that run along the tokens have one length."""
+        if not len(self.prompt_ids):
+            raise ShapeError(f"{self.name}: expected a prompt of at least one token, got none; begin with a bos token")
+        for name, values in (("old_logprobs", self.old_logprobs), ("token_mask", self.token_mask)):
+            if values is not None and len(values) != len(self.token_ids):
+                raise ShapeError(
+                    f"{self.name}: expected one entry of {name} for each of {len(self.token_ids)} token ids, "
+                    f"got {len(values)}; keep the sampled ids and what belongs to them together"
+                )
+
+    @property
+    def name(self) -> str:
+        """How errors call this row."""
+        return f"row of event {self.event_index}, member_index {self.member_index}"
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of prompt and response, the tokens a forward pass sees."""
+        return len(self.prompt_ids) + len(self.token_ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventBatch:
+    """Events and their member rows; the advantages join once they are known.
+
+    Example:
+        ``EventBatch(rows=rows, cardinality_E=torch.tensor([3, 1]), advantage_E=torch.tensor([0.7, -0.7]))``
+    """
+
+    rows: Sequence[MemberRow]
+    """M member rows in any order."""
+    cardinality_E: Tensor
+    """[E] int64, members each event was announced with."""
+    advantage_E: Tensor | None = None
+    """[E] one advantage per event."""
+    advantage_M: Tensor | None = None
+    """[M] advantages per row, for objectives whose unit is smaller than the set."""
+    event_ids: Sequence[str] | None = None
+    """E names for errors and reports."""
+
+    def __post_init__(self) -> None:
+        """Check lengths and event indices."""
+        num_events, num_rows = self.num_events, len(self.rows)
+        lengths = [
+            ("advantage_E", self.advantage_E, num_events),
+            ("event_ids", self.event_ids, num_events),
+            ("advantage_M", self.advantage_M, num_rows),
+        ]
+        for name, values, expected in lengths:
+            if values is not None and len(values) != expected:
+                raise ShapeError(f"event batch: expected {expected} entries of {name}, got {len(values)}")
+        for row in self.rows:
+            if not 0 <= row.event_index < num_events:
+                raise IncompleteEventError(f"{row.name}: expected an event_index in [0, {num_events})")
+
+    @property
+    def num_events(self) -> int:
+        """E."""
+        return int(self.cardinality_E.numel())
+
+    @property
+    def event_of_row_M(self) -> Tensor:
+        """[M] int64, the event of each row."""
+        return torch.tensor([row.event_index for row in self.rows], dtype=torch.int64)
+
+    def event_name(self, index: int) -> str:
+        """How reports call an event."""
+        return self.event_ids[index] if self.event_ids is not None else f"#{index}"
+
+    def select(self, events: Sequence[int]) -> EventBatch:
+        """Keep these events, in this order, with all their rows in the order they have."""
+        position = {event: index for index, event in enumerate(events)}
+        kept = [index for index, row in enumerate(self.rows) if row.event_index in position]
+        rows = [replace(self.rows[i], event_index=position[self.rows[i].event_index]) for i in kept]
+        return EventBatch(
+            rows=rows,
+            cardinality_E=self.cardinality_E[list(events)],
+            advantage_E=None if self.advantage_E is None else self.advantage_E[list(events)],
+            advantage_M=None if self.advantage_M is None else self.advantage_M[kept],
+            event_ids=None if self.event_ids is None else [self.event_ids[event] for event in events],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropReport:
+    """What a filter took out of a batch, and why.
+
+    Example:
+        ``DropReport(kept=(0, 2), dropped={1: "missing_member"})``
+    """
+
+    kept: tuple[int, ...]
+    """Events that stayed, by their index before the filter; use it to select their returns."""
+    dropped: dict[int, str]
+    """Event index before the filter -> reason."""
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Number of dropped events by reason."""
+        return dict(Counter(self.dropped.values()))
+
+
+def drop_incomplete(batch: EventBatch) -> tuple[EventBatch, DropReport]:
+    """Drop events that do not have exactly the members 0..K-1; a lost member is never replaced.
+
+    Returns:
+        The batch of complete events, and the report; reasons are ``missing_member`` and ``extra_member``.
+    """
+    seats: dict[int, list[int]] = defaultdict(list)
+    for row in batch.rows:
+        seats[row.event_index].append(row.member_index)
+    cardinalities = batch.cardinality_E.tolist()
+
+    def reason(event: int) -> str | None:
+        expected = set(range(cardinalities[event]))
+        if not expected or not expected <= set(seats[event]):
+            return "missing_member"
+        return "extra_member" if len(seats[event]) > len(expected) else None
+
+    return _filter_events(batch, reason)
+
+
+def drop_overlong(batch: EventBatch, max_tokens: int) -> tuple[EventBatch, DropReport]:
+    """Drop every event that has a row of more than ``max_tokens`` prompt and response tokens, with all its rows.
+
+    Returns:
+        The batch of the other events, and the report with reason ``overlong``.
+    """
+    overlong = {row.event_index for row in batch.rows if row.num_tokens > max_tokens}
+    return _filter_events(batch, lambda event: "overlong" if event in overlong else None)
+
+
+def _filter_events(batch: EventBatch, reason: Callable[[int], str | None]) -> tuple[EventBatch, DropReport]:
+    reasons = {event: reason(event) for event in range(batch.num_events)}
+    dropped = {event: why for event, why in reasons.items() if why is not None}
+    kept = tuple(event for event in range(batch.num_events) if event not in dropped)
+    report = DropReport(kept=kept, dropped=dropped)
+    return (batch.select(kept) if dropped else batch), report
+
+
+def event_minibatches(batch: EventBatch, num_minibatches: int, seed: int) -> Iterator[EventBatch]:
+    """Deal the events, shuffled by ``seed``, into mini-batches whose sizes differ by at most one event.
+
+    Every event appears exactly once with all its rows. With fewer events than mini-batches each event is its own.
+
+    Args:
+        batch: complete events.
+        num_minibatches: optimiser steps per pass over the batch.
+        seed: fixes the shuffle, apart from any global random state.
+
+    Yields:
+        Batches whose events are renumbered from 0.
+    """
+    if num_minibatches < 1:
+        raise ConfigError(f"num_minibatches: expected at least 1, got {num_minibatches}")
+    order = torch.randperm(batch.num_events, generator=torch.Generator().manual_seed(seed))
+    for part in torch.tensor_split(order, min(num_minibatches, max(batch.num_events, 1))):
+        if part.numel():
+            yield batch.select(part.tolist())
+
+
+def micro_batches(rows: Sequence[MemberRow], max_tokens: int) -> list[list[int]]:
+    """Partition rows into forward passes of at most ``max_tokens`` padded tokens, longest rows first.
+
+    Rows of different policies never share a pass. A single row longer than the budget makes a pass of its own: use
+    `drop_overlong` to bound the length of rows. Longest first, so that what does not fit in memory fails at once.
+
+    Args:
+        rows: member rows.
+        max_tokens: budget of rows times longest row.
+
+    Returns:
+        Lists of row indices that together hold each row once.
+    """
+    if max_tokens < 1:
+        raise ConfigError(f"micro-batch max_tokens: expected at least 1, got {max_tokens}")
+    by_policy: dict[str, list[int]] = defaultdict(list)
+    for index in sorted(range(len(rows)), key=lambda i: (-rows[i].num_tokens, i)):
+        by_policy[rows[index].policy_id].append(index)
+    return [part for indices in by_policy.values() for part in _fill(indices, rows, max_tokens)]
+
+
+def _fill(indices: Sequence[int], rows: Sequence[MemberRow], max_tokens: int) -> list[list[int]]:
+    """Cut a list sorted by falling length into runs whose padded size fits."""
+    parts: list[list[int]] = []
+    for index in indices:
+        longest = rows[parts[-1][0]].num_tokens if parts else 0
+        if parts and longest * (len(parts[-1]) + 1) <= max_tokens:
+            parts[-1].append(index)
+        else:
+            parts.append([index])
+    return parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedRows:
+    """Member rows as right-padded tensors.
+
+    Example:
+        Prompt ``[5, 6]``, response ``[7]`` beside a longer row, pad id 0: ids ``[5, 6, 7, 0]``, attention ``[1, 1, 1, 0]``.
+    """
+
+    input_ids_MS: Tensor
+    """[M, S] int64, prompt then response then padding."""
+    attention_mask_MS: Tensor
+    """[M, S] int64, 1 on real tokens. Made from lengths alone, so a pad id that is also a real token does no harm."""
+    position_ids_MS: Tensor
+    """[M, S] int64, 0, 1, 2, ... along each row."""
+    token_ids_MT: Tensor
+    """[M, T] int64, the response."""
+    token_mask_MT: Tensor
+    """[M, T] bool, true on sampled tokens."""
+    is_response_MT: Tensor
+    """[M, T] bool, true on all response tokens, sampled or not; false on padding."""
+    prompt_length_M: Tensor
+    """[M] int64, at least 1; response token t is predicted at position ``prompt_length - 1 + t``."""
+
+
+def pad_rows(rows: Sequence[MemberRow], pad_token_id: int = 0, device: torch.device | str = "cpu") -> PaddedRows:
+    """Right-pad rows to the longest; T may be 0 when no row has a response.
+
+    Args:
+        rows: at least one member row.
+        pad_token_id: any id of the vocabulary; it is never attended to and never trained on.
+        device: where the tensors go.
+    """
+    if not rows:
+        raise ShapeError("pad_rows: expected at least one row, got none")
+    sequences = [[*row.prompt_ids, *row.token_ids] for row in rows]
+    length_M = torch.tensor([len(sequence) for sequence in sequences])
+    position_S = torch.arange(int(length_M.max()))
+    response_length_M = torch.tensor([len(row.token_ids) for row in rows])
+    is_response_MT = torch.arange(int(response_length_M.max())) < response_length_M[:, None]
+    padded = PaddedRows(
+        input_ids_MS=_pad(sequences, pad_token_id, torch.int64),
+        attention_mask_MS=(position_S < length_M[:, None]).long(),
+        position_ids_MS=position_S.expand(len(rows), -1).contiguous(),
+        token_ids_MT=_pad([row.token_ids for row in rows], pad_token_id, torch.int64),
+        token_mask_MT=pad_token_masks(rows),
+        is_response_MT=is_response_MT,
+        prompt_length_M=torch.tensor([len(row.prompt_ids) for row in rows]),
+    )
+    return replace(padded, **{name: tensor.to(device) for name, tensor in vars(padded).items()})
+
+
+def pad_token_masks(rows: Sequence[MemberRow]) -> Tensor:
+    """Return [M, T] bool, true on sampled tokens."""
+    masks = [[True] * len(row.token_ids) if row.token_mask is None else row.token_mask for row in rows]
+    return _pad(masks, False, torch.bool)
+
+
+def pad_old_logprobs(rows: Sequence[MemberRow], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return [M, T] behavior log-probabilities, 0 on padding.
+
+    Raises:
+        ShapeError: a row has none yet.
+    """
+    for row in rows:
+        if row.old_logprobs is None:
+            raise ShapeError(f"{row.name}: no old_logprobs; recompute them with the trainer before the update")
+    return _pad([row.old_logprobs for row in rows if row.old_logprobs is not None], 0.0, dtype)
+
+
+def _pad(sequences: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> Tensor:
+    padded = torch.full((len(sequences), max(len(sequence) for sequence in sequences)), fill, dtype=dtype)
+    for index, sequence in enumerate(sequences):
+        padded[index, : len(sequence)] = torch.as_tensor(sequence, dtype=dtype)
+    return padded
