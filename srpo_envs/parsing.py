@@ -1,0 +1,264 @@
+r"""Readers of model text: pure functions from a response to `Parsed` or `Malformed`.
+
+Bad model text is data. A reader never raises on it, never repairs it and never falls back to a default such as approve,
+stop or all: what cannot be read is `Malformed` with a short stable reason, which the environment records and penalises
+(SRPO appendix B). Every reader takes time linear in the text, whatever the text holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+STOP = "STOP"
+"""The parsed value of a router's decision to end the collection of evidence."""
+
+_BOX_COMMAND = re.compile(r"\\boxed(?![A-Za-z])")
+_FBOX_COMMAND = re.compile(r"\\fbox(?![A-Za-z])")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_BARE_BOX = re.compile(r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)|\\[A-Za-z]+|[^\W\d_](?![^\W\d_])")
+_ROUTE_INDEX = re.compile(r"[0-9]{1,9}")
+_INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A response that follows the format of its role.
+
+    Example:
+        >>> parse_verdict("The sum is off. <verify>reject</verify>")
+        Parsed(value='reject')
+    """
+
+    value: Any
+    """What the role decided: an answer text, a verdict word, `STOP`, or a tuple of indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A response that breaks the format of its role.
+
+    Example:
+        >>> parse_boxed_answer("The answer is 12.")
+        Malformed(reason='no boxed answer')
+    """
+
+    reason: str
+    """Short and stable, so that reasons can be counted: 'no boxed answer', 'two verdict tags'."""
+
+
+# --- boxed answers ------------------------------------------------------------------------------------------------
+
+
+def extract_boxed(text: str) -> str | None:
+    r"""Return the content of the last `\boxed` of a response, stripped, or None.
+
+    The last box decides: when it is empty or never closed the result is None, never an earlier box. Escaped braces do
+    not count, a nested box is the innermost one, `\boxed 5` needs no braces, and `\fbox` is read when no `\boxed`
+    exists. Text before the last `</think>` is not read, and thinking that never ends holds no answer.
+
+    Args:
+        text: the whole response.
+
+    Returns:
+        The content without its braces, or None when there is no usable box.
+    """
+    visible = _after_thinking(text)
+    if visible is None:
+        return None
+    start = _last_end(_BOX_COMMAND, visible)
+    if start is None:
+        start = _last_end(_FBOX_COMMAND, visible)
+    if start is None:
+        return None
+    content = _argument(visible, start)
+    return content.strip().strip(_INVISIBLE).strip() or None if content is not None else None
+
+
+def parse_boxed_answer(text: str) -> Parsed | Malformed:
+    """Read a solver's or an aggregator's response: `Parsed(answer text)`.
+
+    Args:
+        text: the whole response.
+
+    Returns:
+        The boxed answer, or why there is none.
+    """
+    answer = extract_boxed(text)
+    if answer is not None:
+        return Parsed(answer)
+    visible = _after_thinking(text)
+    if visible is None:
+        return Malformed("unfinished thinking")
+    has_box = _BOX_COMMAND.search(visible) or _FBOX_COMMAND.search(visible)
+    return Malformed("empty or unclosed box" if has_box else "no boxed answer")
+
+
+def _after_thinking(text: str) -> str | None:
+    """Return what follows the last `</think>`; None when a `<think>` is still open there."""
+    visible = text[end + len("</think>") :] if (end := text.rfind("</think>")) >= 0 else text
+    return None if "<think>" in visible else visible
+
+
+def _last_end(pattern: re.Pattern[str], text: str) -> int | None:
+    """Return where the last match ends."""
+    end = None
+    for match in pattern.finditer(text):
+        end = match.end()
+    return end
+
+
+def _argument(text: str, start: int) -> str | None:
+    """Return the argument of a box command that ends at `start`: a brace group or one bare item."""
+    while start < len(text) and text[start].isspace():
+        start += 1
+    if text.startswith("{", start):
+        end = _group_end(text, start)
+        return None if end is None else text[start + 1 : end]
+    bare = _BARE_BOX.match(text, start)
+    if bare is None:
+        return None
+    end = bare.end()
+    while bare.group().startswith("\\") and text.startswith("{", end):
+        group_end = _group_end(text, end)
+        if group_end is None:
+            return None
+        end = group_end + 1
+    return text[start:end]
+
+
+def _group_end(text: str, start: int) -> int | None:
+    """Return the index of the brace that closes the one at `start`, skipping escaped characters."""
+    depth = 0
+    for match in _BRACE.finditer(text, start):
+        if match.group() == "{":
+            depth += 1
+        elif match.group() == "}":
+            depth -= 1
+            if depth == 0:
+                return match.start()
+    return None
+
+
+# --- tags ---------------------------------------------------------------------------------------------------------
+
+
+def parse_verdict(
+    text: str, *, tag: str = "verify", verdicts: Sequence[str] = ("approve", "reject")
+) -> Parsed | Malformed:
+    """Read a verifier's response: exactly one tag holding exactly one known verdict.
+
+    Args:
+        text: the whole response.
+        tag: name of the tag.
+        verdicts: the recognised words; case and surrounding blanks do not matter.
+
+    Returns:
+        `Parsed(verdict)` in the spelling of `verdicts`, or why there is none.
+    """
+    content = _decision(text, tag, "verdict")
+    if isinstance(content, Malformed):
+        return content
+    known = {verdict.casefold(): verdict for verdict in verdicts}
+    verdict = known.get(content.value.casefold())
+    return Malformed("unknown verdict") if verdict is None else Parsed(verdict)
+
+
+def parse_route(text: str, *, low: int, high: int, allow_stop: bool = True, tag: str = "route") -> Parsed | Malformed:
+    """Read a router's response: STOP or a list of member indices.
+
+    Args:
+        text: the whole response.
+        low: smallest index that may be chosen.
+        high: largest index that may be chosen, inclusive.
+        allow_stop: whether STOP is a choice.
+        tag: name of the tag.
+
+    Returns:
+        `Parsed(STOP)`, `Parsed(indices)` with duplicates removed in order of first mention, or why there is neither. An
+        empty list and a list with one index out of range are malformed as a whole.
+    """
+    content = _decision(text, tag, "route")
+    if isinstance(content, Malformed):
+        return content
+    choice = content.value
+    if choice.upper() == STOP:
+        return Parsed(STOP) if allow_stop else Malformed("stop not allowed")
+    if choice.startswith("[") != choice.endswith("]"):
+        return Malformed("unbalanced list")
+    items = [item.strip() for item in choice.removeprefix("[").removesuffix("]").split(",")]
+    if not all(_ROUTE_INDEX.fullmatch(item) for item in items):
+        return Malformed("not a list of indices")
+    indices = tuple(dict.fromkeys(int(item) for item in items))
+    return Parsed(indices) if all(low <= index <= high for index in indices) else Malformed("index out of range")
+
+
+def parse_search(text: str) -> Parsed | Malformed:
+    """Read a searcher's response: a think block, then exactly one `<search>` tag with a query.
+
+    Args:
+        text: the whole response.
+
+    Returns:
+        `Parsed(query)`, or why there is none.
+    """
+    return _after_think_block(text, "search", other="answer")
+
+
+def parse_answer(text: str) -> Parsed | Malformed:
+    """Read an answerer's response: a think block, then exactly one `<answer>` tag with a text.
+
+    Args:
+        text: the whole response.
+
+    Returns:
+        `Parsed(answer)`, or why there is none.
+    """
+    return _after_think_block(text, "answer", other="search")
+
+
+def _decision(text: str, tag: str, noun: str) -> Parsed | Malformed:
+    """Read the one tag of a response in which thinking is optional; a tag inside thinking decides nothing."""
+    block = _only_block(text, tag, noun)
+    if isinstance(block, Malformed):
+        return block
+    if _after_thinking(text) is None:
+        return Malformed("unfinished thinking")
+    start, end = block.value
+    if start < text.rfind("</think>"):
+        return Malformed(f"{noun} tag inside thinking")
+    content = text[start:end].strip()
+    return Parsed(content) if content else Malformed(f"empty {noun} tag")
+
+
+def _after_think_block(text: str, tag: str, *, other: str) -> Parsed | Malformed:
+    """Read a response that must think once, close the thinking, and then use its own tag once and no other role's."""
+    thinking = _only_block(text, "think", "think")
+    if isinstance(thinking, Malformed):
+        return thinking
+    block = _only_block(text, tag, tag)
+    if isinstance(block, Malformed):
+        return block
+    think_end, (start, end) = thinking.value[1], block.value
+    if start < think_end:
+        return Malformed(f"{tag} tag before the end of thinking")
+    if f"<{other}>" in text[think_end:]:
+        return Malformed(f"{other} tag in a {tag} response")
+    content = text[start:end].strip()
+    return Parsed(content) if content else Malformed(f"empty {tag} tag")
+
+
+def _only_block(text: str, tag: str, noun: str) -> Parsed | Malformed:
+    """Return `Parsed((start, end))` of the content between the only opening and the only closing tag of a name."""
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    num_open, num_close = text.count(opening), text.count(closing)
+    if num_open == 0 and num_close == 0:
+        return Malformed(f"no {noun} tag")
+    if num_open > 1 or num_close > 1:
+        return Malformed(f"two {noun} tags")
+    start, end = text.find(opening) + len(opening), text.find(closing)
+    if num_open == 0 or num_close == 0 or end < start:
+        return Malformed(f"unclosed {noun} tag")
+    return Parsed((start, end))
