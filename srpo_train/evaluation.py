@@ -1,0 +1,83 @@
+"""Evaluation: k samples of every task, scored as Avg@k and Pass@k, with what they cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from srpo_envs.records import Episode
+from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
+from srpo_train.engines.base import Sampling
+from srpo_train.summary import is_correct, summarize
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Scores of one evaluation and the episodes behind them."""
+
+    metrics: dict[str, float]
+    """``eval/...`` values for logs and reports."""
+    episodes: tuple[Episode, ...]
+    """Every finished episode, task by task."""
+    rollout: Rollout
+    """What was collected, failures included."""
+
+
+def evaluate(
+    collector: Collector,
+    *,
+    num_tasks: int,
+    samples_per_task: int,
+    sampling: Sampling,
+    seed: int = 0,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Sample every task k times and score the answers.
+
+    The same tasks, samples and seeds are used at every call, so that two evaluations of one run differ by the weights
+    alone. An episode lost to broken surroundings says nothing about the policy: it is left out of the scores and counted.
+
+    Args:
+        collector: Drives the evaluation environment.
+        num_tasks: The first so many tasks of the environment.
+        samples_per_task: k.
+        sampling: How tokens are drawn.
+        seed: Another seed draws other samples.
+        on_progress: Called with (episodes done, episodes in all).
+    """
+    jobs = [
+        EpisodeJob(
+            episode_id=f"eval-{seed}/t{task}/k{sample}",
+            group_id=f"eval-{seed}/t{task}",
+            task_index=task,
+            env_seed=derive_seed("eval", seed, task),
+        )
+        for task in range(num_tasks)
+        for sample in range(samples_per_task)
+    ]
+    rollout = collector.collect(jobs, sampling, on_progress)
+    scores = summarize(rollout.episodes, "eval") | score_samples(rollout.episodes)
+    scores["eval/num_failed_episodes"] = float(len(rollout.failed))
+    return Evaluation(metrics=scores, episodes=rollout.episodes, rollout=rollout)
+
+
+def score_samples(episodes: tuple[Episode, ...]) -> dict[str, float]:
+    """Return Avg@k, Pass@k and the token-normalised utility (eq. 9) of episodes grouped by task.
+
+    Avg@k is the mean over tasks of the share of correct samples, Pass@k the share of tasks with at least one.
+    """
+    by_task: dict[str, list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        by_task[episode.group_id].append(episode)
+    shares = [sum(map(is_correct, samples)) / len(samples) for samples in by_task.values()]
+    if not shares:
+        return {}
+    # Eq. 9 counts the tokens of a task once per sample, so that U_tok is correct samples per million tokens.
+    tokens = sum(episode.num_tokens for episode in episodes)
+    correct = sum(map(is_correct, episodes))
+    return {
+        "eval/avg_at_k": sum(shares) / len(shares),
+        "eval/pass_at_k": sum(share > 0 for share in shares) / len(shares),
+        "eval/utility_per_million_tokens": 1e6 * correct / tokens if tokens else 0.0,
+    }
