@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -32,17 +33,20 @@ class MemberRow:
     prompt_ids: Sequence[int]
     """Everything before the first response token; at least one token, for the first log-probability needs a context."""
     token_ids: Sequence[int]
-    """The response as sampled, never re-encoded; may hold environment text, which ``token_mask`` leaves out; may be empty."""
+    """The response as sampled, never re-encoded. It may be empty, and may hold environment text that ``token_mask`` hides."""
     old_logprobs: Sequence[float] | None = None
     """Log-probability of each response token under the behavior policy; None until they are computed."""
     token_mask: Sequence[bool] | None = None
     """Whether the policy sampled each response token; None means all."""
+    reference_logprobs: Sequence[float] | None = None
+    """Log-probability of each response token under the reference policy, where a divergence penalty needs it."""
 
     def __post_init__(self) -> None:
         """Check that the lists that run along the tokens have one length."""
         if not len(self.prompt_ids):
             raise ShapeError(f"{self.name}: expected a prompt of at least one token, got none; begin with a bos token")
-        for name, values in (("old_logprobs", self.old_logprobs), ("token_mask", self.token_mask)):
+        for name in ("old_logprobs", "token_mask", "reference_logprobs"):
+            values = getattr(self, name)
             if values is not None and len(values) != len(self.token_ids):
                 raise ShapeError(
                     f"{self.name}: expected one entry of {name} for each of {len(self.token_ids)} token ids, "
@@ -235,18 +239,16 @@ def _fill(indices: Sequence[int], rows: Sequence[MemberRow], max_tokens: int) ->
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedRows:
-    """Member rows as right-padded tensors.
+    """Member rows as right-padded tensors; positions are 0, 1, 2, ... along each row, every model's default.
 
     Example:
-        Prompt ``[5, 6]``, response ``[7]`` beside a longer row, pad id 0: ids ``[5, 6, 7, 0]``, attention ``[1, 1, 1, 0]``.
+        Prompt ``[5, 6]``, response ``[7]``, padded to 4 with id 0: ids ``[5, 6, 7, 0]``, attention ``[1, 1, 1, 0]``.
     """
 
     input_ids_MS: Tensor
     """[M, S] int64, prompt then response then padding."""
     attention_mask_MS: Tensor
     """[M, S] int64, 1 on real tokens. Made from lengths alone, so a pad id that is also a real token does no harm."""
-    position_ids_MS: Tensor
-    """[M, S] int64, 0, 1, 2, ... along each row."""
     token_ids_MT: Tensor
     """[M, T] int64, the response."""
     token_mask_MT: Tensor
@@ -275,7 +277,6 @@ def pad_rows(rows: Sequence[MemberRow], pad_token_id: int = 0, device: torch.dev
     padded = PaddedRows(
         input_ids_MS=_pad(sequences, pad_token_id, torch.int64),
         attention_mask_MS=(position_S < length_M[:, None]).long(),
-        position_ids_MS=position_S.expand(len(rows), -1).contiguous(),
         token_ids_MT=_pad([row.token_ids for row in rows], pad_token_id, torch.int64),
         token_mask_MT=pad_token_masks(rows),
         is_response_MT=is_response_MT,
@@ -290,16 +291,20 @@ def pad_token_masks(rows: Sequence[MemberRow]) -> Tensor:
     return _pad(masks, False, torch.bool)
 
 
-def pad_old_logprobs(rows: Sequence[MemberRow], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return [M, T] behavior log-probabilities, 0 on padding.
+def pad_logprobs(
+    rows: Sequence[MemberRow],
+    name: Literal["old_logprobs", "reference_logprobs"],
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Return the rows' log-probabilities of one kind as [M, T], 0 on padding.
 
     Raises:
         ShapeError: a row has none yet.
     """
     for row in rows:
-        if row.old_logprobs is None:
-            raise ShapeError(f"{row.name}: no old_logprobs; recompute them with the trainer before the update")
-    return _pad([row.old_logprobs for row in rows if row.old_logprobs is not None], 0.0, dtype)
+        if getattr(row, name) is None:
+            raise ShapeError(f"{row.name}: no {name}; score the rows with the trainer before the update")
+    return _pad([getattr(row, name) for row in rows], 0.0, dtype)
 
 
 def _pad(sequences: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> Tensor:

@@ -79,7 +79,8 @@ class CreditTable:
         columns = [self._key_column(name, level) for name in names]
         if not columns:
             return torch.zeros_like(self.event_of_row_M if level == "row" else self.group_E)
-        return torch.unique(torch.stack(columns), dim=1, return_inverse=True)[1]
+        number_N: Tensor = torch.unique(torch.stack(columns), dim=1, return_inverse=True)[1]
+        return number_N
 
     def select(self, events: Tensor) -> CreditTable:
         """Keep these events (int64 indices, in this order) with their rows, and renumber."""
@@ -178,7 +179,7 @@ def group_relative(
         ddof: 1 for the sample, 0 for the population standard deviation.
         std_floor: the epsilon of eq. 6.
         singleton: advantage of a group of one: 0, or the return itself over ``1 + eps``.
-        non_finite: what a NaN or infinite return does; ``exclude`` gives it 0 and leaves its group as if it were absent.
+        non_finite: what a NaN or infinite return does; ``exclude`` gives it 0 and takes it out of its group.
 
     Returns:
         [N] float32, no gradient. Equal returns give exactly 0; each group sums to 0 up to rounding.

@@ -112,7 +112,7 @@ def require_complete(event_of_row_M: Tensor, cardinality_E: Tensor, *, event_ids
         index = int(wrong[0])
         name = event_ids[index] if event_ids is not None else f"#{index}"
         raise IncompleteEventError(
-            f"event {name!r}: expected {int(cardinality_E[index])} members (at least 1), got {int(rows_E[index])} rows; "
+            f"event {name!r}: expected {int(cardinality_E[index])} members (at least 1), got {int(rows_E[index])}; "
             "drop incomplete events before training"
         )
 

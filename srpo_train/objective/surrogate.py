@@ -1,7 +1,7 @@
 """The clipped surrogate, the reduction to one number, and the divergence and entropy terms (SRPO eq. 7).
 
-``min(rho A, clip(rho) A)`` is ``A * clamp(rho, lower, upper)`` with bounds that depend on the sign of A. Everything here is
-written in that form: one place holds the bounds, and the gradient gate, the dual clip and the clip fraction follow from it.
+``min(rho A, clip(rho) A)`` is ``A * clamp(rho, lower, upper)`` with bounds that depend on the sign of A. The code is
+written in that form: one place holds the bounds, and the gradient gate, the dual clip and the clip fraction follow.
 """
 
 from __future__ import annotations
@@ -242,8 +242,9 @@ def objective_value(objective: Objective, tensors: LossTensors, totals: Totals |
 def divergence(log_ratio: Tensor, estimator: KlEstimator) -> Tensor:
     """Per-token estimate of KL(current || reference) from ``log_ratio = log q_cur - log q_ref`` of tokens of q_cur.
 
-    ``k1`` is the log-ratio d (unbiased, may be negative), ``k2`` is d^2 / 2 (low variance, biased; its gradient is that of
-    the KL), ``k3`` is ``exp(-d) - 1 + d`` (unbiased, never negative).
+    ``k1`` is the log-ratio d (unbiased, may be negative; as a loss its expected gradient is 0, so it only reports),
+    ``k2`` is d^2 / 2 (biased, but its gradient is that of the KL), ``k3`` is ``exp(-d) - 1 + d`` (unbiased, never
+    negative).
     """
     if estimator == "k1":
         return log_ratio
