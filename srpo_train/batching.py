@@ -33,7 +33,7 @@ class MemberRow:
     prompt_ids: Sequence[int]
     """Everything before the first response token; at least one token, for the first log-probability needs a context."""
     token_ids: Sequence[int]
-    """The response as sampled, never re-encoded. It may be empty, and may hold environment text that ``token_mask`` hides."""
+    """The response as sampled, never re-encoded. May be empty; may hold environment text, hidden by the mask."""
     old_logprobs: Sequence[float] | None = None
     """Log-probability of each response token under the behavior policy; None until they are computed."""
     token_mask: Sequence[bool] | None = None

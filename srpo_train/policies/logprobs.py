@@ -2,8 +2,9 @@
 
 The decoder's hidden states are taken at response positions only and go through the output head in chunks: a chunk's
 logits live in one buffer that the next chunk reuses, in the forward and again in the backward pass. Memory is one chunk
-times the vocabulary, whatever the batch. Letters: M rows, T response tokens, N response tokens of the batch in one line,
-H hidden size, V vocabulary.
+times the vocabulary, whatever the batch.
+
+Letters: M rows, T padded response tokens, N response tokens of all rows in one line, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from srpo_train.batching import MemberRow, PaddedRows, pad_rows
 
 logger = logging.getLogger(__name__)
 
-# Logits held at once. Small enough on a CPU to stay near its caches, large enough on a GPU to keep it busy.
-_CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
+# Logits held at once. Each chunk reads the head's weights and writes their gradient once, so chunks must not be small.
+_CHUNK_BYTES = {"cpu": 128 << 20, "cuda": 512 << 20}
 
 
 class TokenLogprobs(NamedTuple):
@@ -144,13 +145,13 @@ def head_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of targets, and entropies, under a linear head; only one chunk's logits exist at a time.
 
-    Differentiable once in ``hidden_NH``, ``weight_VH`` and ``bias_V``; the backward pass forms each chunk's logits anew.
+    Differentiable once in ``hidden_NH``, ``weight_VH`` and ``bias_V``; backward forms each chunk's logits anew.
 
     Returns:
         [N] log-probabilities and [N] entropies (zeros unless asked for), at least float32.
     """
     if chunk_size is None:
-        chunk_size = max(1, _CHUNK_BYTES.get(hidden_NH.device.type, 64 << 20) // (4 * weight_VH.shape[0]))
+        chunk_size = max(1, _CHUNK_BYTES.get(hidden_NH.device.type, 128 << 20) // (4 * weight_VH.shape[0]))
     head = _Head(form or HeadForm(), temperature, chunk_size, with_entropy)
     scored: tuple[Tensor, Tensor] = _ChunkedHead.apply(hidden_NH, weight_VH, bias_V, target_N, head)  # type: ignore[no-untyped-call]
     return scored
@@ -207,7 +208,8 @@ def _reproduces(form: HeadForm, model: nn.Module, causal: Any, head: Any) -> boo
 
 def _unwrap(model: nn.Module) -> tuple[Any, Any]:
     """Return the causal model inside any PEFT wrapper (adapters stay active, they are injected), and its head."""
-    causal: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    wrapper: Any = model
+    causal = wrapper.get_base_model() if hasattr(wrapper, "get_base_model") else wrapper
     return causal, causal.get_output_embeddings()
 
 
