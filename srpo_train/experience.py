@@ -78,6 +78,7 @@ def _row(event_index: int, member: MemberRecord) -> MemberRow:
         policy_id=member.policy_id,
         prompt_ids=member.prompt_token_ids,
         token_ids=member.token_ids,
+        old_logprobs=member.behavior_logprobs,
         token_mask=tuple(bool(flag) for flag in member.token_mask),
     )
 

@@ -1,0 +1,47 @@
+# make demo   installs into .venv and trains the tiny team; make test installs and runs the tests
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo test lint examples benchmarks clean
+
+help:
+	@echo "make demo        train the tiny team on arithmetic (about five minutes on two CPU cores) and write its report"
+	@echo "make test        run the test suite"
+	@echo "make lint        ruff and mypy"
+	@echo "make examples    run every numbered example"
+	@echo "make benchmarks  print the benchmark tables"
+	@echo "make clean       remove the virtual environment and the runs"
+
+install: $(STAMP)
+
+# torch first and alone: it is pinned by the constraints, and nothing that follows may choose another build of it.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/srpo train recipes/tiny-arithmetic.toml --resume
+	$(BIN)/srpo audit runs/tiny-arithmetic
+	@echo
+	@echo "curves and figures: runs/tiny-arithmetic/report.md"
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+examples: $(STAMP)
+	@for example in examples/[0-9]*.py; do echo "== $$example"; $(BIN)/python $$example || exit 1; done
+
+benchmarks: $(STAMP)
+	@for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
+
+clean:
+	rm -rf $(VENV) runs

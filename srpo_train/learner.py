@@ -1,0 +1,203 @@
+"""The learner: one batch of events in, some optimiser steps out (algorithm 1, lines 18 to 26).
+
+Differences from the paper: the paper does not say how gradients are clipped or how several policies share an optimiser.
+Here each policy has an AdamW of its own, and its gradient is clipped by its own norm.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from srpo_envs.errors import NonFiniteError
+from srpo_train.batching import EventBatch, event_minibatches
+from srpo_train.config import OptimConfig
+from srpo_train.objective import Objective
+from srpo_train.policies.logprobs import ModelScorer
+from srpo_train.policies.policy import Policy
+from srpo_train.set_gradient import SetGradient, accumulate_set_gradient, with_logprobs
+
+logger = logging.getLogger(__name__)
+
+
+class Learner:
+    """Optimises every policy of a team on the same objective.
+
+    Args:
+        policies: Policy id to policy.
+        objective: What is maximised.
+        config: Optimiser settings.
+        num_steps: Training steps in all, for the learning-rate schedule.
+        temperature: Temperature the responses were sampled at; log-probabilities are taken at the same one.
+        references: Frozen policies of the divergence penalty; needed when ``objective.kl_coef`` is positive.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[str, Policy],
+        objective: Objective,
+        config: OptimConfig,
+        *,
+        num_steps: int,
+        temperature: float = 1.0,
+        references: Mapping[str, Policy] | None = None,
+    ) -> None:
+        self._policies = dict(policies)
+        self._objective = objective
+        self._config = config
+        self._num_steps = num_steps
+        self._scorers = _scorers(policies, temperature, with_entropy=objective.entropy_coef != 0)
+        self._references = _scorers(references or {}, temperature, with_entropy=False)
+        self._optimizers = {policy_id: _adamw(policy.model, config) for policy_id, policy in policies.items()}
+        self._num_nonfinite = 0
+        self._num_nonfinite_in_a_row = 0
+
+    def update(self, batch: EventBatch, *, step: int, seed: int) -> dict[str, float]:
+        """Train on a batch of complete events and return ``train/...`` metrics.
+
+        Args:
+            batch: Events with advantages; ``old_logprobs`` of the rows are the engine's and are only compared with.
+            step: Training step, from 0, for the learning rate.
+            seed: Fixes how events are dealt into mini-batches.
+
+        Raises:
+            NonFiniteError: more optimiser steps in a row were not finite than the recipe allows.
+        """
+        learning_rate = self._set_learning_rate(step)
+        num_updates = self._config.num_epochs * self._config.num_minibatches
+        metrics = {"train/learning_rate": learning_rate} | _token_metrics(batch)
+        if num_updates > 1 or self._objective.kl_coef:
+            batch, mismatch = self._with_trainer_logprobs(batch)
+            metrics["train/engine_mismatch"] = mismatch
+        reports = []
+        for epoch in range(self._config.num_epochs):
+            for part in event_minibatches(batch, self._config.num_minibatches, seed + epoch):
+                reports.append(self._minibatch(part, is_first=not reports))
+        metrics |= _average(reports)
+        metrics["train/num_updates"] = float(len(reports))
+        metrics["train/num_nonfinite_steps"] = float(self._num_nonfinite)
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return optimiser states and counters, loadable with ``weights_only``."""
+        return {
+            "optimizers": {policy_id: optimizer.state_dict() for policy_id, optimizer in self._optimizers.items()},
+            "num_nonfinite": self._num_nonfinite,
+            "num_nonfinite_in_a_row": self._num_nonfinite_in_a_row,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        for policy_id, optimizer in self._optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][policy_id])
+        self._num_nonfinite = state["num_nonfinite"]
+        self._num_nonfinite_in_a_row = state["num_nonfinite_in_a_row"]
+
+    def _with_trainer_logprobs(self, batch: EventBatch) -> tuple[EventBatch, float]:
+        """Replace the engine's log-probabilities by the trainer's own, and measure how far apart they were."""
+        max_tokens = self._config.micro_batch_tokens
+        scored = with_logprobs(batch, self._scorers, max_tokens=max_tokens)
+        if self._objective.kl_coef:
+            scored = with_logprobs(scored, self._references, max_tokens=max_tokens, name="reference_logprobs")
+        differences = [
+            abs(ours - theirs)
+            for before, after in zip(batch.rows, scored.rows, strict=True)
+            for ours, theirs in zip(after.old_logprobs or (), before.old_logprobs or (), strict=False)
+        ]
+        return scored, sum(differences) / len(differences) if differences else 0.0
+
+    def _minibatch(self, batch: EventBatch, *, is_first: bool) -> dict[str, float]:
+        """One optimiser step of every policy that has rows in the mini-batch."""
+        for optimizer in self._optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+        gradient = accumulate_set_gradient(
+            self._objective,
+            batch,
+            self._scorers,
+            max_tokens=self._config.micro_batch_tokens,
+            # Until the first optimiser step of a batch the policy is the behavior policy: every ratio is exactly 1.
+            on_policy=is_first,
+        )
+        norms = {policy_id: self._clip(policy_id) for policy_id in self._optimizers}
+        self._step(gradient, norms)
+        report = {f"train/{name}": value for name, value in gradient.diagnostics.items()}
+        report["train/objective"] = gradient.value
+        report["train/grad_norm"] = math.sqrt(sum(norm**2 for norm in norms.values()))
+        if len(norms) > 1:
+            report |= {f"train/grad_norm/{policy_id}": norm for policy_id, norm in norms.items()}
+        return report
+
+    def _clip(self, policy_id: str) -> float:
+        """Clip one policy's gradient in place and return its norm before clipping; 0 where nothing was trained."""
+        parameters = [p for p in self._policies[policy_id].model.parameters() if p.grad is not None]
+        limit = self._config.max_grad_norm or math.inf
+        return float(nn.utils.clip_grad_norm_(parameters, limit)) if parameters else 0.0
+
+    def _step(self, gradient: SetGradient, norms: Mapping[str, float]) -> None:
+        """Step every policy that received a gradient, or none when anything is not finite."""
+        if not all(map(math.isfinite, [gradient.value, *norms.values()])):
+            self._num_nonfinite += 1
+            self._num_nonfinite_in_a_row += 1
+            logger.warning("optimiser step skipped: objective %g, gradient norms %s", gradient.value, dict(norms))
+            if self._num_nonfinite_in_a_row > self._config.max_nonfinite_steps:
+                raise NonFiniteError(
+                    f"{self._num_nonfinite_in_a_row} optimiser steps in a row were not finite (last objective "
+                    f"{gradient.value}); lower optim.lr, or resume from an earlier checkpoint"
+                )
+            return
+        self._num_nonfinite_in_a_row = 0
+        for policy_id, optimizer in self._optimizers.items():
+            # A policy without rows keeps its weights and its moments: a step would move it by momentum alone.
+            if norms[policy_id] > 0:
+                optimizer.step()
+
+    def _set_learning_rate(self, step: int) -> float:
+        rate = self._config.lr * schedule_factor(self._config, step, self._num_steps)
+        for optimizer in self._optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+        return rate
+
+
+def schedule_factor(config: OptimConfig, step: int, num_steps: int) -> float:
+    """Factor on the learning rate at a step (from 0): linear warm-up, then constant, linear or cosine decay to 0."""
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return 1.0
+    progress = (step - config.warmup_steps) / max(1, num_steps - config.warmup_steps)
+    return 1.0 - progress if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def _adamw(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(
+        parameters, lr=config.lr, betas=tuple(config.betas), eps=config.eps, weight_decay=config.weight_decay
+    )
+
+
+def _scorers(policies: Mapping[str, Policy], temperature: float, *, with_entropy: bool) -> dict[str, ModelScorer]:
+    scorer = ModelScorer(model=nn.Identity(), temperature=temperature, with_entropy=with_entropy)
+    return {policy_id: replace(scorer, model=policy.model) for policy_id, policy in policies.items()}
+
+
+def _token_metrics(batch: EventBatch) -> dict[str, float]:
+    """Entropy of the behavior policy, estimated without bias from the sampled tokens: the mean of -log q."""
+    logprobs = [value for row in batch.rows for value in row.old_logprobs or ()]
+    return {"train/entropy": -sum(logprobs) / len(logprobs)} if logprobs else {}
+
+
+def _average(reports: list[dict[str, float]]) -> dict[str, float]:
+    """Mean of each metric over the mini-batches that have it; extremes stay extremes."""
+    merged: dict[str, float] = {}
+    for name in sorted({name for report in reports for name in report}):
+        values = [report[name] for report in reports if name in report]
+        reduce = max if name.endswith("_max") else min if name.endswith("_min") else None
+        merged[name] = reduce(values) if reduce else sum(values) / len(values)
+    return merged
