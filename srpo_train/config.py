@@ -1,0 +1,501 @@
+"""Every knob of a run: frozen models read from a TOML recipe plus dotted overrides.
+
+A recipe is checked without torch, so it can be written and tested anywhere::
+
+    recipe = load_recipe("recipes/tiny-arithmetic.toml", ["optim.lr=1e-4", "env.kwargs.level=1"])
+    recipe.optim.lr                  # 0.0001
+    recipe.policy_of("verifier")     # "team"
+    recipe.to_toml()                 # the resolved recipe, saved with the run
+
+An unknown key fails with the nearest known one, a wrong value with what was expected, and both name the file (or the
+override) and the key. The sentence under each field is also its line in ``docs/recipes.md``.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tomli_w
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Strict,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from srpo_envs.errors import ConfigError, near_miss
+
+if TYPE_CHECKING:
+    from srpo_train.objective.spec import Objective
+
+BUILTIN_TEAM = "builtin:tiny-team"
+"""Name of the embedded tiny policy in ``policies.<id>.model``."""
+
+ANY_ROLE = "*"
+"""Key of ``[roles]`` that stands for every role without an entry of its own."""
+
+_Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+_Probability = Annotated[float, Field(gt=0, le=1)]
+_Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class _Section(BaseModel):
+    """Shared rules: frozen, no unknown key, no silent conversion between types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class EnvConfig(_Section):
+    """The world that is trained on."""
+
+    id: str
+    """Registered environment id, as `srpo envs` lists them."""
+    kwargs: dict[str, Any] = {}
+    """Arguments of that environment, as `srpo envs ID` lists them."""
+
+
+class EvalConfig(_Section):
+    """Held-out evaluation during training."""
+
+    every: NonNegativeInt = 0
+    """Steps between evaluations; 0 never evaluates. The last step is evaluated too when this is not 0."""
+    at_start: bool = True
+    """Evaluate before the first step as well, when `every` is not 0."""
+    num_tasks: PositiveInt = 64
+    """Tasks per evaluation, the first ones of the held-out split."""
+    samples_per_task: PositiveInt = 1
+    """Episodes per task; k of Avg@k and Pass@k."""
+    kwargs: dict[str, Any] = {"split": "test"}
+    """Arguments that replace those of `env.kwargs` in the evaluation environment."""
+    temperature: NonNegativeFloat = 1.0
+    """Sampling temperature of evaluation; 0 takes the most likely token."""
+    top_p: _Probability = 1.0
+    """Nucleus of evaluation sampling; 1 keeps everything."""
+    top_k: NonNegativeInt = 0
+    """Tokens kept in evaluation sampling; 0 keeps everything."""
+
+
+class PolicyConfig(_Section):
+    """One set of parameters; roles that share it share its weights and its optimiser."""
+
+    model: str
+    """Directory or hub id of a transformers causal model, or `builtin:tiny-team`."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the weights; `auto` keeps the checkpoint's."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, or `auto` for a GPU where there is one."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Arguments of the tokenizer's chat template, such as `enable_thinking = false`."""
+
+
+class EngineConfig(_Section):
+    """Who generates."""
+
+    kind: Literal["transformers"] = "transformers"
+    """`transformers` samples in the training process, on CPU or GPU."""
+    max_batch_tokens: PositiveInt = 131072
+    """Most prompt and response tokens held at once while generating; more pending prompts are split into batches."""
+
+
+class SamplingConfig(_Section):
+    """How training rollouts draw tokens."""
+
+    temperature: PositiveFloat = 1.0
+    """Divides the logits, in sampling and in the log-probabilities that are trained."""
+    top_p: _Probability = 1.0
+    """Nucleus; below 1 the samples no longer come from the policy whose log-probabilities enter the ratio."""
+    top_k: NonNegativeInt = 0
+    """Tokens kept; above 0 the same mismatch as with `top_p` below 1."""
+    allow_truncated_sampling: bool = False
+    """Accept that mismatch; without it `top_p` below 1 or `top_k` above 0 is refused."""
+
+    @model_validator(mode="after")
+    def _samples_from_the_policy(self) -> SamplingConfig:
+        if (self.top_p < 1 or self.top_k > 0) and not self.allow_truncated_sampling:
+            raise ValueError(
+                f"top_p = {self.top_p}, top_k = {self.top_k} would train on samples that do not come from the policy "
+                f"(old log-probs would not match); use top_p = 1 and top_k = 0, or set allow_truncated_sampling = true"
+            )
+        return self
+
+
+class RolloutConfig(_Section):
+    """How episodes are collected."""
+
+    prompts_per_step: PositiveInt = 16
+    """Questions per training step."""
+    group_size: PositiveInt = 8
+    """G, episodes per question; advantages compare within these."""
+    step_retries: NonNegativeInt = 2
+    """Times an environment step is tried again after its surroundings failed, before its episode is dropped."""
+    straggler_grace_s: PositiveFloat = 10.0
+    """Seconds a round waits for slow environments before it goes on without them."""
+    step_timeout_s: PositiveFloat = 60.0
+    """Seconds after which an environment step counts as hung and its episode is dropped."""
+    num_workers: PositiveInt = 4
+    """Threads that run environment steps."""
+
+
+class ObjectiveConfig(_Section):
+    """The objective: a preset, and the choices that differ from it. A key left out keeps the preset's value."""
+
+    preset: str = "srpo"
+    """Named objective, one of `srpo_train.objective.PRESETS`."""
+    estimator: str | None = None
+    """Advantage estimator."""
+    group_key: Annotated[tuple[str, ...], Strict(False)] | None = None
+    """Columns whose equality makes two samples comparable, such as `["group", "event_type"]`."""
+    ddof: int | None = None
+    """Degrees of freedom taken off the standard deviation: 1 is the sample, 0 the population."""
+    std_floor: float | None = None
+    """The epsilon added to the standard deviation (eq. 6)."""
+    singleton: str | None = None
+    """A comparison group of one: `zero` advantage or `raw` return."""
+    non_finite: str | None = None
+    """A return that is not finite: `raise`, or `exclude` it from its group."""
+    gamma: float | None = None
+    """Discount per event (`gae` only)."""
+    gae_lambda: float | None = None
+    """Trace decay per event (`gae` only)."""
+    unit: str | None = None
+    """What carries one ratio and one clip: `set`, `sequence` or `token`."""
+    scaling: str | None = None
+    """Normalisation of the set log-ratio (eq. 4): `sqrt`, `none` or `mean`."""
+    length_normalized: bool | None = None
+    """Divide each member log-ratio by its number of sampled tokens."""
+    form: str | None = None
+    """`clipped` (eq. 7) or `linear`, the score-function gradient without a ratio."""
+    clip_low: float | None = None
+    """The ratio is held above 1 - clip_low where the advantage is negative."""
+    clip_high: float | None = None
+    """The ratio is held below 1 + clip_high where the advantage is positive."""
+    dual_clip: float | None = None
+    """Upper bound of the ratio where the advantage is negative; `inf` turns off a preset's bound."""
+    reduction: str | None = None
+    """What counts once in the mean: `event` (eq. 7), `row` or `token`."""
+    kl_coef: float | None = None
+    """Weight of the penalty on the divergence from the reference policy."""
+    kl_estimator: str | None = None
+    """Per-token estimator of that divergence: `k1`, `k2` or `k3`."""
+    entropy_coef: float | None = None
+    """Weight of the token-entropy bonus."""
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the fields that differ from the preset."""
+        chosen = self.model_dump(exclude_none=True, exclude={"preset"})
+        if chosen.get("dual_clip") == math.inf:
+            chosen["dual_clip"] = None
+        return chosen
+
+    def build(self) -> Objective:
+        """Return the objective; names are checked here, where torch may be imported.
+
+        Raises:
+            UnknownIdError: no preset of that name.
+            ConfigError: a field has a value it cannot have.
+        """
+        from srpo_train.objective.presets import preset
+
+        return preset(self.preset, **self.overrides())
+
+
+class OptimConfig(_Section):
+    """The optimiser (AdamW), its schedule and how a batch is cut."""
+
+    lr: PositiveFloat = 1e-6
+    """Peak learning rate."""
+    betas: Annotated[tuple[_Beta, _Beta], Strict(False)] = (0.9, 0.999)
+    """Decay of the running mean and of the running square of the gradient."""
+    eps: PositiveFloat = 1e-8
+    """Added to the root of the running square."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: PositiveFloat = 1.0
+    """The gradient is scaled down to this norm; the norm before it is logged."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate after the warm-up, down to 0 at the last step."""
+    warmup_steps: NonNegativeInt = 0
+    """Training steps over which the learning rate rises linearly from 0."""
+    num_minibatches: PositiveInt = 1
+    """Optimiser steps per pass over a step's events; an event is never split."""
+    num_epochs: PositiveInt = 1
+    """Passes over a step's events."""
+    micro_batch_tokens: PositiveInt = 16384
+    """Most tokens (rows times longest row) of one forward pass; changes memory and time, not the gradient."""
+    max_row_tokens: PositiveInt = 8192
+    """A member row with more prompt and response tokens is dropped with its whole event, and counted."""
+    max_nonfinite_steps: NonNegativeInt = 5
+    """Consecutive optimiser steps with a loss or gradient that is not finite that are skipped before the run fails."""
+
+
+class TrainConfig(_Section):
+    """Length of the run and its checkpoints."""
+
+    num_steps: PositiveInt = 100
+    """Training steps."""
+    checkpoint_every: PositiveInt = 10
+    """Steps between checkpoints; the last step is always saved."""
+    keep_last: PositiveInt = 2
+    """Newest checkpoints that are kept."""
+    num_threads: NonNegativeInt = 0
+    """Threads torch may use; 0 leaves its own choice. Tiny models are fastest, and exactly repeatable, with 1."""
+
+
+class LogConfig(_Section):
+    """Where metrics and events go; `metrics.jsonl` is always written."""
+
+    tensorboard: bool = True
+    """Write TensorBoard scalars to the run directory's `tensorboard/`."""
+    wandb: bool = False
+    """Send scalars to Weights & Biases; needs the extra `wandb`."""
+    wandb_project: str = "srpo"
+    """Project there."""
+    save_events: Literal["all", "last", "none"] = "all"
+    """Training events kept as JSON Lines in `events/`: of every step, of the newest only, or of none."""
+
+
+class Recipe(_Section):
+    """One run, completely described."""
+
+    name: _Name
+    """Name of the run, and of its directory under `output_dir`."""
+    seed: NonNegativeInt = 0
+    """Decides tasks, sampling and mini-batches."""
+    output_dir: str = "runs"
+    """Where run directories are made."""
+    env: EnvConfig
+    eval: EvalConfig = EvalConfig()
+    policies: Annotated[dict[_Name, PolicyConfig], Field(min_length=1)]
+    roles: dict[str, str] = {}
+    """Role to policy id; `"*"` stands for every role without an entry. May be left out when there is one policy."""
+    engine: EngineConfig = EngineConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optim: OptimConfig = OptimConfig()
+    train: TrainConfig = TrainConfig()
+    log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _roles_name_policies(self) -> Recipe:
+        for role, policy_id in self.roles.items():
+            if policy_id not in self.policies:
+                raise ValueError(
+                    f"roles.{role}: no policy {policy_id!r} in [policies]{near_miss(policy_id, self.policies)}"
+                )
+        unused = sorted(set(self.policies) - set(self.roles.values()))
+        if self.roles and unused:
+            raise ValueError(
+                f"policies.{unused[0]}: no entry of [roles] uses this policy; map a role to it or remove it"
+            )
+        if not self.roles and len(self.policies) > 1:
+            raise ValueError(
+                f"roles: needed to share out the policies {sorted(self.policies)}, such as '*' = {unused[0]!r}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Recipe:
+        num_episodes = self.rollout.prompts_per_step * self.rollout.group_size
+        if self.optim.num_minibatches > num_episodes:
+            raise ValueError(
+                f"optim.num_minibatches: should be at most the {num_episodes} episodes of a step "
+                f"(rollout.prompts_per_step x rollout.group_size), each of which may be a single event, "
+                f"got {self.optim.num_minibatches}"
+            )
+        if self.optim.warmup_steps > self.train.num_steps:
+            raise ValueError(
+                f"optim.warmup_steps: should be at most train.num_steps = {self.train.num_steps}, "
+                f"got {self.optim.warmup_steps}"
+            )
+        return self
+
+    @property
+    def run_dir(self) -> Path:
+        """Directory of the run."""
+        return Path(self.output_dir) / self.name
+
+    @property
+    def eval_env(self) -> EnvConfig:
+        """The evaluation world: `env` with `eval.kwargs` laid over its arguments."""
+        return EnvConfig(id=self.env.id, kwargs={**self.env.kwargs, **self.eval.kwargs})
+
+    def policy_of(self, role: str) -> str:
+        """Return the id of the policy that answers for a role.
+
+        Raises:
+            ConfigError: the role has no policy and there is no ``"*"``.
+        """
+        if not self.roles:
+            return next(iter(self.policies))
+        policy_id = self.roles.get(role, self.roles.get(ANY_ROLE))
+        if policy_id is None:
+            raise ConfigError(f"roles: no policy for role {role!r}; add {role} = '<policy id>' or '*' = '<policy id>'")
+        return policy_id
+
+    def role_map(self, role_names: Iterable[str]) -> dict[str, str]:
+        """Return role to policy id for the roles of an environment.
+
+        Raises:
+            ConfigError: a role has no policy, or ``[roles]`` names a role the environment does not have.
+        """
+        names = list(role_names)
+        for role in self.roles:
+            if role != ANY_ROLE and role not in names:
+                raise ConfigError(f"roles.{role}: environment {self.env.id!r} has no such role{near_miss(role, names)}")
+        return {role: self.policy_of(role) for role in names}
+
+    def to_toml(self) -> str:
+        """Return the resolved recipe as TOML; reading it back gives an equal recipe."""
+        return tomli_w.dumps(self.model_dump(mode="python", exclude_none=True))
+
+    def differences(self, other: Recipe) -> list[str]:
+        """Return the dotted keys whose values differ, sorted."""
+        mine, theirs = (_flatten(item.model_dump(exclude_none=True)) for item in (self, other))
+        return sorted(key for key in mine | theirs if mine.get(key, _ABSENT) != theirs.get(key, _ABSENT))
+
+
+_ABSENT = object()
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a TOML recipe, apply overrides and check everything.
+
+    Args:
+        path: The recipe.
+        overrides: ``dotted.key=value``; the value is read as TOML and, where it is none, taken as text.
+
+    Raises:
+        ConfigError: the file or an override cannot be read, a key is unknown, or a value cannot be used.
+
+    Example:
+        >>> load_recipe("recipes/tiny-arithmetic.toml", ["optim.lr=1e-4"]).optim.lr  # doctest: +SKIP
+        0.0001
+    """
+    data = _read_toml(Path(path))
+    sources: dict[tuple[str, ...], str] = {}
+    for text in overrides:
+        keys, value = parse_override(text)
+        _assign(data, keys, value, text)
+        sources[keys] = text
+    return parse_recipe(data, source=str(path), overrides=sources)
+
+
+def parse_recipe(
+    data: Mapping[str, Any], *, source: str = "recipe", overrides: Mapping[tuple[str, ...], str] | None = None
+) -> Recipe:
+    """Check a recipe that is already a nested mapping.
+
+    Args:
+        data: Sections and keys.
+        source: Named in errors.
+        overrides: Keys that came from an override, with its text; errors then name the override instead.
+
+    Raises:
+        ConfigError: all that is wrong, one line each.
+    """
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        lines = [_explain(item, source, overrides or {}) for item in error.errors()]
+    raise ConfigError("\n".join(lines))
+
+
+def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
+    """Split ``dotted.key=value`` into its keys and its TOML value.
+
+    Raises:
+        ConfigError: there is no ``=`` or no key.
+
+    Example:
+        >>> parse_override("env.kwargs.variant=routed")
+        (('env', 'kwargs', 'variant'), 'routed')
+    """
+    dotted, equals, written = text.partition("=")
+    keys = tuple(part.strip().strip("\"'") for part in dotted.split("."))
+    if not equals or not all(keys):
+        raise ConfigError(f"--set {text}: expected section.key=value, such as optim.lr=1e-6")
+    try:
+        document = tomllib.loads(f"value = {written}")
+    except tomllib.TOMLDecodeError:
+        return keys, written.strip()
+    return keys, document["value"] if len(document) == 1 else written.strip()
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such recipe; the ones shipped are in recipes/") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML ({error}); texts need quotes") from error
+
+
+def _assign(data: dict[str, Any], keys: tuple[str, ...], value: Any, text: str) -> None:
+    table = data
+    for depth, key in enumerate(keys[:-1], start=1):
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {text}: {'.'.join(keys[:depth])} is {table!r}, not a section")
+    table[keys[-1]] = value
+
+
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat.update(_flatten(item, f"{prefix}{key}.") if isinstance(item, Mapping) else {f"{prefix}{key}": item})
+    return flat
+
+
+# --- errors people can act on -------------------------------------------------------------------------------------
+
+
+def _explain(error: Any, source: str, overrides: Mapping[tuple[str, ...], str]) -> str:
+    """One line for one pydantic error: where, which key, what is wrong, and the way out."""
+    location = tuple(str(part) for part in error["loc"])
+    where = next((f"--set {text}" for keys, text in overrides.items() if _concerns(keys, location, error)), source)
+    key = f"{'.'.join(location)}: " if location else ""
+    return f"{where}: {key}{_reason(error, location)}"
+
+
+def _concerns(keys: tuple[str, ...], location: tuple[str, ...], error: Any) -> bool:
+    """Whether the override of `keys` caused the error: it set the value, or made the unknown section."""
+    depth = len(location) if error["type"] == "extra_forbidden" else len(keys)
+    return keys[:depth] == location[: len(keys)]
+
+
+def _reason(error: Any, location: tuple[str, ...]) -> str:
+    if error["type"] == "extra_forbidden":
+        return f"unknown key{near_miss(location[-1], _known_keys(location[:-1]))}"
+    if error["type"] == "missing":
+        return "is required and missing"
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    return f"{error['msg'].replace('Input should', 'should')}, got {error['input']!r}"
+
+
+def _known_keys(location: tuple[str, ...]) -> list[str]:
+    """The keys of the section at a location, walking from `Recipe` through fields and mappings."""
+    kind: Any = Recipe
+    for part in location:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            kind = kind.model_fields[part].annotation
+        else:
+            kind = typing.get_args(kind)[1]  # dict[name, section]
+    return list(kind.model_fields)
