@@ -22,50 +22,42 @@ the same events, ids and rewards, so audit, branching and recovery after a faile
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-import re
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+import operator
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
-from srpo_envs.errors import (
-    EnvMisuseError,
-    MemberMismatchError,
-    ReplayError,
-    ScheduleError,
-    StaleEventError,
-    SurroundingsError,
-    near_miss,
-)
-from srpo_envs.parsing import Parsed
+from srpo_envs.errors import EnvMisuseError, ReplayError, ScheduleError, near_miss
 from srpo_envs.prompting import PromptTemplate
-from srpo_envs.records import (
-    ActiveSet,
-    Episode,
-    Event,
-    Member,
-    MemberOutput,
-    MemberRecord,
-    StepResult,
-    ToolCall,
-    frozen_json,
+from srpo_envs.recording import (
+    CallLog,
+    digest,
+    first_difference,
+    initial_state_id,
+    match_outputs,
+    member_record,
+    next_state_id,
+    output_of,
+    read_reply,
+    seat_members,
+    with_returns,
 )
-from srpo_envs.schedule import Ask, Outcome, Reply, Role, Schedule
+from srpo_envs.records import ActiveSet, Episode, Event, MemberOutput, StepResult, ToolCall, frozen_json
+from srpo_envs.schedule import Ask, Outcome, Reply, Role, Schedule, index_roles
 from srpo_envs.tasks.base import Task, TaskFamily
 
-_ROLE_NAME = re.compile(r"[a-z]+\Z")
-_SEED_BOUND = 2**63 - 1
+_SEED_BOUND = 2**53  # JSON readers that hold numbers as 64-bit floats keep such a seed exact
+_RESET_OPTIONS = ("task", "task_index", "episode_id", "group_id")
 
 
 class _EpisodeState:
     """What `SetEnv` holds of the running episode."""
 
     __slots__ = (
-        "calls",
+        "call_log",
         "episode_id",
         "events",
         "group_id",
@@ -77,7 +69,6 @@ class _EpisodeState:
         "seed",
         "setup_calls",
         "state_id",
-        "tape",
         "task",
         "turn",
     )
@@ -88,9 +79,8 @@ class _EpisodeState:
         self.episode_id = episode_id
         self.group_id = group_id
         self.events: list[Event] = []
+        self.call_log = CallLog()
         self.setup_calls: tuple[ToolCall, ...] = ()
-        self.calls: list[ToolCall] = []
-        self.tape: deque[ToolCall] = deque()
         self.outcome: Outcome | None = None
         self.pending: ActiveSet | None = None
         self.pending_ask: Ask | None = None
@@ -111,12 +101,13 @@ class SetEnv:
         max_new_tokens: Overrides response limits in the same way.
 
     Raises:
-        ScheduleError: two roles share a name, or a role's name is not lower-case letters.
+        ScheduleError: two roles share a name, a role's name is not lower-case letters, or an override names no role.
+        ValueError: a limit below 1 or a penalty below 0.
     """
 
     env_id: str = ""
     """Registered id, filled by `srpo_envs.make`."""
-    env_kwargs: Mapping[str, Any] = {}
+    env_kwargs: Mapping[str, Any] = MappingProxyType({})
     """Arguments of `srpo_envs.make`, so that a stored episode can rebuild its environment."""
 
     def __init__(
@@ -132,7 +123,7 @@ class SetEnv:
             raise ValueError(f"max_events must be at least 1, got {max_events}")
         self.tasks = tasks
         self.max_events = max_events
-        self.roles = _index_roles(roles, invalid_penalty, max_new_tokens)
+        self.roles = index_roles(roles, invalid_penalty, max_new_tokens)
         self._templates = {name: PromptTemplate(role.prompt) for name, role in self.roles.items()}
         self._seeds = np.random.default_rng()
         self._state: _EpisodeState | None = None
@@ -188,20 +179,31 @@ class SetEnv:
         return Outcome(0.0, {"answer": None, "correct": False, **info}, is_truncated=True)
 
     def grade(self, answer: Any) -> float:
-        """Score an answer against the task's gold; recorded, so a replay needs no grader."""
+        """Score an answer against the task's gold; recorded, so a replay needs no grader.
+
+        Raises:
+            ScheduleError: the task family gave a score outside [0, 1].
+        """
         state = self._require_state()
         answer = frozen_json(answer)
-        return float(self._recorded("grade", answer, lambda: self.tasks.grade(state.task, answer), kind="grade"))
+        score = float(state.call_log.run("grade", answer, lambda: self.tasks.grade(state.task, answer), "grade"))
+        if not 0.0 <= score <= 1.0:
+            raise ScheduleError(f"task {state.task.task_id!r}: {self.tasks.name!r} graded {score!r}; expected 0 to 1")
+        return score
 
-    def call_tool(self, name: str, function: Callable[..., Any], **arguments: Any) -> Any:
+    def call_tool(self, name: str, function: Callable[..., Any], /, **arguments: Any) -> Any:
         """Run a tool inside the schedule and record arguments and result on the event; on replay return the record.
 
         Args:
             name: The tool's name in the record.
-            function: Called with `arguments`; must return JSON values. It should raise `ToolError` when it fails.
+            function: Called with `arguments`; must return JSON values, and raise `ToolError` when it fails. Let that
+                error pass: a schedule that swallows it makes an episode nobody can replay.
             arguments: JSON values.
+
+        Raises:
+            RecordError: an argument or the result is not made of JSON values.
         """
-        return self._recorded(name, frozen_json(arguments), lambda: function(**arguments), kind="tool")
+        return self._require_state().call_log.run(name, frozen_json(arguments), lambda: function(**arguments), "tool")
 
     def begin_turn(self) -> int:
         """Start the next turn (one routing decision and what follows) and return its index."""
@@ -251,25 +253,29 @@ class SetEnv:
 
         Raises:
             EnvMisuseError: an unknown option, or an index the task family does not have.
+            SurroundingsError: a tool the schedule calls before its first ask failed.
         """
+        chosen = dict(options or {})
+        for option in chosen:
+            if option not in _RESET_OPTIONS:
+                raise EnvMisuseError(f"reset: unknown option {option!r}{near_miss(str(option), _RESET_OPTIONS)}")
         if seed is not None:
             self._seeds = np.random.default_rng(seed)
         episode_seed = int(self._seeds.integers(_SEED_BOUND))
-        chosen = dict(options or {})
-        task = self._choose_task(chosen, episode_seed)
-        default_id = _digest(self._name, task.task_id, episode_seed)[:16]
-        episode_id = str(chosen.pop("episode_id", None) or default_id)
-        group_id = str(chosen.pop("group_id", None) or task.task_id)
-        if chosen:
-            raise EnvMisuseError(
-                f"reset: unknown option {next(iter(chosen))!r}; known: task, task_index, episode_id, group_id"
-            )
-        return self.start(task, episode_seed, episode_id=episode_id, group_id=group_id)
+        task = self._choose_task(chosen.get("task"), chosen.get("task_index"), episode_seed)
+        default_id = digest(self._name, task.task_id, episode_seed)[:16]
+        return self.start(
+            task,
+            episode_seed,
+            episode_id=str(chosen.get("episode_id") or default_id),
+            group_id=str(chosen.get("group_id") or task.task_id),
+        )
 
     def start(self, task: Task, seed: int, *, episode_id: str, group_id: str) -> ActiveSet:
         """Start an episode with everything given; `reset` and replay both end here."""
+        self.close()
         self._state = _EpisodeState(task, seed, episode_id, group_id)
-        return self._begin(())
+        return self._begin()
 
     def step(self, outputs: Iterable[MemberOutput]) -> StepResult:
         """Consume the whole pending set and move the world once.
@@ -281,13 +287,15 @@ class SetEnv:
             EnvMisuseError: nothing is pending.
             StaleEventError: an output answers another event.
             MemberMismatchError: a member is missing, unknown or answered twice.
-            SurroundingsError: a tool or the grader failed. The environment is back at the same pending event, so the
-                same step may be tried again.
+            SurroundingsError: a tool or the grader failed.
+
+        Whatever the schedule raises, the environment is afterwards back at the same pending event, so the same step may
+        be tried again; calls of the failed transition are then made anew.
         """
         state = self._require_state()
         if state.pending is None or state.pending_ask is None:
             raise EnvMisuseError(f"episode {state.episode_id!r} is over; call reset() first")
-        ordered = _match_outputs(state.pending, outputs)
+        ordered = match_outputs(state.pending, outputs)
         return self._consume(state.pending, state.pending_ask, ordered)
 
     @property
@@ -308,9 +316,9 @@ class SetEnv:
             task=state.task.to_dict(),
             task_id=state.task.task_id,
             group_id=state.group_id,
-            events=_with_returns(state.events) if outcome else tuple(state.events),
+            events=with_returns(state.events) if outcome else tuple(state.events),
             reward=outcome.reward if outcome else 0.0,
-            penalty=sum(event.penalty for event in state.events),
+            penalty=sum((event.penalty for event in state.events), start=0.0),
             terminated=bool(last and last.terminated),
             truncated=bool(last and last.truncated),
             setup_tool_calls=state.setup_calls,
@@ -328,19 +336,32 @@ class SetEnv:
             episode_id: New name when the continuation is a branch; the recorded one when omitted.
 
         Raises:
-            ReplayError: the schedule asked for something else than was recorded.
+            ReplayError: the record belongs to another environment, or the replay differs from it anywhere.
+            ValueError: `num_events` is not between 0 and the number of recorded events.
         """
-        task = Task.from_dict(episode.task)
-        new_id = episode_id or episode.episode_id
-        self._state = _EpisodeState(task, episode.seed, new_id, episode.group_id)
+        if num_events is not None and not 0 <= num_events <= len(episode.events):
+            raise ValueError(
+                f"episode {episode.episode_id!r}: num_events {num_events} is outside 0..{len(episode.events)}"
+            )
+        if episode.env_id != self._name:
+            raise ReplayError(
+                f"episode {episode.episode_id!r} was recorded by {episode.env_id!r}, this environment is "
+                f"{self._name!r}; rebuild the one that recorded it"
+            )
+        self.close()
+        self._state = _EpisodeState(
+            Task.from_dict(episode.task), episode.seed, episode_id or episode.episode_id, episode.group_id
+        )
         self._begin(episode.setup_tool_calls)
         for event in episode.events[:num_events]:
             self._replay_event(event)
         return self.pending
 
     def close(self) -> None:
-        """Release what the environment holds; safe to call more than once."""
-        self._state = None
+        """End the running episode and release what its schedule holds; safe to call more than once."""
+        state, self._state = self._state, None
+        if state is not None and state.running is not None:
+            state.running.close()
 
     # --- the machine ----------------------------------------------------------------------------------------------
 
@@ -353,16 +374,13 @@ class SetEnv:
             raise EnvMisuseError(f"{self._name}: call reset() first")
         return self._state
 
-    def _choose_task(self, options: dict[str, Any], episode_seed: int) -> Task:
-        task = options.pop("task", None)
-        index = options.pop("task_index", None)
+    def _choose_task(self, task: Task | Mapping[str, Any] | None, index: int | None, episode_seed: int) -> Task:
         if task is not None:
             return task if isinstance(task, Task) else Task.from_dict(task)
-        if index is None:
-            index = episode_seed % self.tasks.num_tasks
-        if not 0 <= int(index) < self.tasks.num_tasks:
-            raise EnvMisuseError(f"task_index {index} is outside 0..{self.tasks.num_tasks - 1} of {self.tasks.name!r}")
-        return self.tasks.task(int(index))
+        number = episode_seed % self.tasks.num_tasks if index is None else operator.index(index)
+        if not 0 <= number < self.tasks.num_tasks:
+            raise EnvMisuseError(f"task_index {number} is outside 0..{self.tasks.num_tasks - 1} of {self.tasks.name!r}")
+        return self.tasks.task(number)
 
     def _prompt_values(self, context: Mapping[str, Any]) -> dict[str, str]:
         values = {"question": self._require_state().task.question}
@@ -370,17 +388,28 @@ class SetEnv:
             values[key] = value if isinstance(value, str) else self.context(value)
         return values
 
-    def _begin(self, tape: Iterable[ToolCall]) -> ActiveSet:
+    def _begin(self, recorded: Iterable[ToolCall] | None = None) -> ActiveSet:
+        """Run the schedule to its first ask, with the setup calls of a record when one is replayed."""
         state = self._require_state()
-        state.tape.extend(tape)
-        state.state_id = _digest(self._name, state.task.to_dict(), state.seed)
-        state.running = self.schedule(state.task)
-        ask = self._advance(None)
-        state.setup_calls, state.calls = tuple(state.calls), []
+        try:
+            state.running = self.schedule(state.task)
+            if not isinstance(state.running, Generator):
+                raise ScheduleError(
+                    f"{self._name}: schedule() must be a generator; announce sets with yield self.ask(...)"
+                )
+            if recorded is not None:
+                state.call_log.start_replay(recorded)
+            ask = self._advance(None)
+            if recorded is not None:
+                state.call_log.end_replay()
+        except BaseException:
+            self.close()
+            raise
         if not isinstance(ask, Ask):
+            self.close()
             raise ScheduleError(f"{self._name}: the schedule returned before its first ask; it must yield at least one")
-        if state.setup_calls:
-            state.state_id = _digest(state.state_id, [call.result for call in state.setup_calls])
+        state.setup_calls = state.call_log.take()
+        state.state_id = initial_state_id(self._name, state.task.to_dict(), state.seed, state.setup_calls)
         return self._announce(ask)
 
     def _advance(self, replies: list[Reply] | None) -> Ask | Outcome:
@@ -395,24 +424,15 @@ class SetEnv:
                 raise ScheduleError(
                     f"{self._name}: the schedule returned {asked!r}; return self.outcome(reply) or self.truncate()"
                 ) from None
-            return asked
+            if not math.isfinite(asked.reward):
+                raise ScheduleError(f"{self._name}: the team reward is {asked.reward!r}; it must be finite") from None
+            return Outcome(float(asked.reward), frozen_json(asked.info), asked.is_truncated)
         if not isinstance(asked, Ask):
             raise ScheduleError(f"{self._name}: the schedule yielded {asked!r}; yield self.ask(...)")
         return asked
 
     def _announce(self, ask: Ask) -> ActiveSet:
         state = self._require_state()
-        members = tuple(
-            Member(
-                index=index,
-                agent=f"{role.name}_{seat}",
-                role=role.name,
-                prompt=prompt,
-                max_new_tokens=role.max_new_tokens,
-                stop=role.stop,
-            )
-            for index, (role, seat, prompt) in enumerate(ask.seats)
-        )
         state.pending_ask = ask
         state.pending = ActiveSet(
             event_id=f"{state.episode_id}/e{len(state.events)}",
@@ -422,7 +442,7 @@ class SetEnv:
             event_type=ask.event_type,
             turn=state.turn,
             state_label=ask.state_label or (f"after {state.events[-1].event_type}" if state.events else "task only"),
-            members=members,
+            members=seat_members(ask),
         )
         return state.pending
 
@@ -430,24 +450,21 @@ class SetEnv:
         state = self._require_state()
         roles = [role for role, _, _ in ask.seats]
         replies = [
-            _read_reply(role, member, output)
+            read_reply(role, member, output)
             for role, member, output in zip(roles, active.members, ordered, strict=True)
         ]
-        penalty = sum(role.invalid_penalty for role, reply in zip(roles, replies, strict=True) if not reply.is_valid)
-        state.calls = []
+        penalties = (role.invalid_penalty for role, reply in zip(roles, replies, strict=True) if not reply.is_valid)
         try:
             following = self._advance(replies)
-        except SurroundingsError:
+        except BaseException:
             self._rewind()
             raise
-        calls, state.calls = tuple(state.calls), []
+        calls = state.call_log.take()
         if isinstance(following, Ask) and len(state.events) + 1 >= self.max_events:
             following = self.truncate(stopped_by="max_events")
-        event = self._record(active, ordered, replies, calls, penalty, following)
+        event = self._record(active, ordered, replies, calls, sum(penalties, start=0.0), following)
         state.events.append(event)
-        state.state_id = _digest(
-            state.state_id, active.event_type, [reply.text for reply in replies], [c.result for c in calls]
-        )
+        state.state_id = next_state_id(state.state_id, active.event_type, [reply.text for reply in replies], calls)
         return self._result(event, following)
 
     def _record(
@@ -470,7 +487,7 @@ class SetEnv:
             turn=active.turn,
             state_label=active.state_label,
             cardinality=active.cardinality,
-            members=tuple(map(_member_record, active.members, ordered, replies)),
+            members=tuple(map(member_record, active.members, ordered, replies)),
             reward=(outcome.reward if outcome else 0.0) - penalty,
             penalty=penalty,
             team_return=None,
@@ -496,143 +513,35 @@ class SetEnv:
             info=following.info if isinstance(following, Outcome) else {},
         )
 
-    def _recorded(self, name: str, arguments: Any, run: Callable[[], Any], *, kind: Any) -> Any:
-        """Run a call and record it, or hand out the recorded result while a replay's tape lasts."""
-        state = self._require_state()
-        if state.tape:
-            call = state.tape.popleft()
-            if (call.name, call.arguments) != (name, arguments):
-                raise ReplayError(
-                    f"episode {state.episode_id!r}: the schedule called {name}({arguments!r}), "
-                    f"the record holds {call.name}({call.arguments!r}); was the workflow changed?"
-                )
-        else:
-            started = time.perf_counter()
-            result = frozen_json(run())
-            call = ToolCall(
-                name=name, arguments=arguments, result=result, kind=kind, duration_s=time.perf_counter() - started
-            )
-        state.calls.append(call)
-        return call.result
-
     def _replay_event(self, event: Event) -> None:
+        """Step through a recorded event, without tools, and hold the result against the record."""
         state = self._require_state()
-        if state.pending is None:
+        active, ask = state.pending, state.pending_ask
+        if active is None or ask is None:
             raise ReplayError(f"event {event.event_id!r}: recorded after the replayed episode had ended")
-        asked = tuple((member.agent, member.prompt) for member in state.pending.members)
+        asked = tuple((member.agent, member.prompt) for member in active.members)
         recorded = tuple((member.agent, member.prompt) for member in event.members)
         if asked != recorded:
             raise ReplayError(
                 f"event {event.event_id!r}: the replay asks {[agent for agent, _ in asked]}, the record holds "
                 f"{[agent for agent, _ in recorded]} or other prompts; was the workflow or its version changed?"
             )
-        state.tape.extend(event.tool_calls)
-        self.step([_output_of(member, state.pending.event_id) for member in event.members])
-        if state.tape:
-            raise ReplayError(f"event {event.event_id!r}: recorded call {state.tape[0].name!r} was not made again")
+        try:
+            state.call_log.start_replay(event.tool_calls)
+            outputs = [output_of(member, active.event_id) for member in event.members]
+            rebuilt = self._consume(active, ask, outputs).event
+            state.call_log.end_replay()
+        except ReplayError as error:
+            raise ReplayError(f"event {event.event_id!r}: {error}") from error
+        expected = dataclasses.replace(
+            event, event_id=rebuilt.event_id, episode_id=rebuilt.episode_id, team_return=rebuilt.team_return
+        )
+        if difference := first_difference(expected, rebuilt):
+            raise ReplayError(f"event {event.event_id!r}: the replay differs from the record in {difference}")
 
     def _rewind(self) -> None:
         """Rebuild the pending event after its transition failed, from the records made so far."""
         self.resume(self.episode)
-
-
-def _index_roles(
-    roles: Sequence[Role],
-    invalid_penalty: float | Mapping[str, float] | None,
-    max_new_tokens: int | Mapping[str, int] | None,
-) -> dict[str, Role]:
-    indexed: dict[str, Role] = {}
-    for role in roles:
-        if not _ROLE_NAME.match(role.name):
-            raise ScheduleError(f"role name {role.name!r}: expected lower-case letters only, such as 'solver'")
-        if role.name in indexed:
-            raise ScheduleError(
-                f"role name {role.name!r} is used twice; give the second role another name or more seats"
-            )
-        indexed[role.name] = role
-    for key, override in (("invalid_penalty", invalid_penalty), ("max_new_tokens", max_new_tokens)):
-        if override is None:
-            continue
-        per_role = override if isinstance(override, Mapping) else dict.fromkeys(indexed, override)
-        for name, value in per_role.items():
-            if name not in indexed:
-                raise ScheduleError(f"{key}: no role {name!r}{near_miss(name, indexed)}")
-            indexed[name] = dataclasses.replace(indexed[name], **{key: value})
-    return indexed
-
-
-def _match_outputs(active: ActiveSet, outputs: Iterable[MemberOutput]) -> list[MemberOutput]:
-    """Order outputs by member index, refusing stale, unknown, doubled and missing ones."""
-    by_index: dict[int, MemberOutput] = {}
-    for output in outputs:
-        if output.event_id != active.event_id:
-            raise StaleEventError(f"output for event {output.event_id!r}, but {active.event_id!r} is pending")
-        if output.member_index in by_index:
-            raise MemberMismatchError(f"event {active.event_id!r}: member_index {output.member_index} answered twice")
-        by_index[output.member_index] = output
-    missing = [member.index for member in active.members if member.index not in by_index]
-    unknown = sorted(set(by_index) - {member.index for member in active.members})
-    if missing or unknown:
-        detail = [f"missing member_index {missing}"] * bool(missing) + [f"unknown member_index {unknown}"] * bool(
-            unknown
-        )
-        raise MemberMismatchError(
-            f"event {active.event_id!r}: expected {active.cardinality} members, got {len(by_index)} "
-            f"({', '.join(detail)})"
-        )
-    return [by_index[member.index] for member in active.members]
-
-
-def _read_reply(role: Role, member: Member, output: MemberOutput) -> Reply:
-    read = role.parse(output.text)
-    parsed, reason = (read.value, "") if isinstance(read, Parsed) else (None, read.reason)
-    return Reply(output.text, parsed, reason, member.agent, member.role, member.index)
-
-
-def _member_record(member: Member, output: MemberOutput, reply: Reply) -> MemberRecord:
-    return MemberRecord(
-        member_index=member.index,
-        agent=member.agent,
-        role=member.role,
-        prompt=member.prompt,
-        text=output.text,
-        parsed=frozen_json(reply.parsed),
-        malformed_reason=reply.malformed_reason,
-        policy_id=output.policy_id,
-        policy_version=output.policy_version,
-        prompt_token_ids=output.prompt_token_ids,
-        token_ids=output.token_ids,
-        behavior_logprobs=output.behavior_logprobs,
-        token_mask=output.token_mask,
-        finish_reason=output.finish_reason,
-        timings=output.timings,
-    )
-
-
-def _output_of(member: MemberRecord, event_id: str) -> MemberOutput:
-    """The output a member record came from, addressed to `event_id`."""
-    shared = {item.name for item in dataclasses.fields(MemberOutput)} - {"event_id"}
-    return MemberOutput(event_id=event_id, **{name: getattr(member, name) for name in shared})
-
-
-def _with_returns(events: Sequence[Event]) -> tuple[Event, ...]:
-    """Fill R_e, the undiscounted sum of the rewards from event e to the end."""
-    filled: list[Event] = []
-    total = 0.0
-    for event in reversed(events):
-        total += event.reward
-        filled.append(dataclasses.replace(event, team_return=total))
-    return tuple(reversed(filled))
-
-
-def _digest(*parts: Any) -> str:
-    """128-bit hexadecimal digest of JSON values; lone surrogates in model text are escaped, so any text has one."""
-    payload = json.dumps(parts, separators=(",", ":"), sort_keys=True, default=_digest_default)
-    return hashlib.blake2b(payload.encode("ascii"), digest_size=16).hexdigest()
-
-
-def _digest_default(value: Any) -> Any:
-    raise ScheduleError(f"tool results and task fields must be JSON values, got {type(value).__name__}")
 
 
 class SetEnvFactory(Protocol):

@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, TypeVar
 
-from srpo_envs.errors import RecordError, SchemaVersionError
+from srpo_envs.errors import MemberMismatchError, RecordError, SchemaVersionError
 
 SCHEMA_VERSION = 1
 
@@ -122,10 +124,12 @@ class ActiveSet:
         """Return one plain output per member from K texts in member order.
 
         Raises:
-            ValueError: the number of texts is not K.
+            MemberMismatchError: the number of texts is not K.
         """
         if len(texts) != len(self.members):
-            raise ValueError(f"event {self.event_id!r}: expected {len(self.members)} texts, got {len(texts)}")
+            raise MemberMismatchError(
+                f"event {self.event_id!r}: expected {len(self.members)} texts, one per member, got {len(texts)}"
+            )
         return [
             MemberOutput(event_id=self.event_id, member_index=member.index, text=text)
             for member, text in zip(self.members, texts, strict=True)
@@ -329,12 +333,18 @@ class StepResult:
 
 
 def frozen_json(value: Any) -> Any:
-    """Return a JSON value with every list turned into a tuple, so that records compare equal after a round trip."""
+    """Return a JSON value with every list turned into a tuple, so that records compare equal after a round trip.
+
+    Raises:
+        RecordError: something in it has no place in JSON, such as an array, a set or an infinite number.
+    """
+    if value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
     if isinstance(value, (list, tuple)):
         return tuple(frozen_json(item) for item in value)
     if isinstance(value, Mapping):
         return {str(key): frozen_json(item) for key, item in value.items()}
-    return value
+    raise RecordError(f"expected JSON values, got {type(value).__name__} {value!r:.80}; convert it first")
 
 
 # --- JSON Lines ---------------------------------------------------------------------------------------------------
@@ -345,17 +355,24 @@ def _plain(record: Any) -> dict[str, Any]:
     return {item.name: getattr(record, item.name) for item in dataclasses.fields(record)}
 
 
-def _dumps(payload: Mapping[str, Any]) -> str:
-    return json.dumps(payload, default=_plain, separators=(",", ":"), allow_nan=False)
+def _dumps(payload: Mapping[str, Any], record_id: str) -> str:
+    try:
+        return json.dumps(payload, default=_plain, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{record_id!r} cannot be written as JSON: {error}") from error
 
 
 def episode_to_lines(episode: Episode) -> Iterator[str]:
-    """Yield the JSON lines of one episode: the episode first, then its events in order."""
+    """Yield the JSON lines of one episode: the episode first, then its events in order.
+
+    Raises:
+        RecordError: a field holds something that is not JSON, such as a log-probability that is not a number.
+    """
     head = _plain(episode)
     head["events"] = len(episode.events)
-    yield _dumps({"schema": SCHEMA_VERSION, "kind": "episode", **head})
+    yield _dumps({"schema": SCHEMA_VERSION, "kind": "episode", **head}, episode.episode_id)
     for event in episode.events:
-        yield _dumps({"schema": SCHEMA_VERSION, "kind": "event", **_plain(event)})
+        yield _dumps({"schema": SCHEMA_VERSION, "kind": "event", **_plain(event)}, event.event_id)
 
 
 def write_episodes(path: str | os.PathLike[str], episodes: Iterable[Episode]) -> None:
@@ -363,7 +380,7 @@ def write_episodes(path: str | os.PathLike[str], episodes: Iterable[Episode]) ->
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
+    with partial.open("w", encoding="ascii") as file:
         for episode in episodes:
             file.writelines(line + "\n" for line in episode_to_lines(episode))
         file.flush()
@@ -375,80 +392,124 @@ def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
     """Yield the episodes of a JSON Lines file.
 
     Raises:
-        RecordError: a line is damaged, or an episode has fewer events than it announces; names file and line.
+        RecordError: a line is damaged, or an episode has other events than it announces; names file and line.
         SchemaVersionError: a line was written by a newer version.
     """
-    head: tuple[int, dict[str, Any], int] | None = None  # line number, fields, announced number of events
+    head: _Line | None = None
     events: list[Event] = []
-    with Path(path).open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            where = f"{path}:{number}"
-            payload = _load_line(line, where)
-            if payload["kind"] == "episode":
+    with Path(path).open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            line = _load_line(raw, f"{path}:{number}")
+            if line.kind == "episode":
                 if head is not None:
-                    yield _assemble(head, events, path)
-                head, events = (number, payload, _announced_events(payload, where)), []
+                    yield _assemble(head, events)
+                head, events = line, []
             elif head is None:
-                raise RecordError(f"{where}: an event line before any episode line; the file's beginning is missing")
+                raise RecordError(f"{line.where}: an event before any episode; the file's beginning is missing")
             else:
-                events.append(_build_event(payload, where))
+                events.append(_build_event(line, head))
     if head is not None:
-        yield _assemble(head, events, path)
+        yield _assemble(head, events)
 
 
-def _load_line(line: str, where: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One decoded line and where it stands."""
+
+    where: str
+    kind: str
+    fields: dict[str, Any]
+
+
+def _load_line(raw: bytes, where: str) -> _Line:
     try:
-        payload = json.loads(line)
-    except json.JSONDecodeError as error:
+        payload = json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{where}: not a JSON line ({error}); the file is damaged or was cut short") from error
     if not isinstance(payload, dict) or "schema" not in payload:
-        raise RecordError(f"{where}: expected an object with a 'schema' field, got {line[:60]!r}")
+        raise RecordError(f"{where}: expected an object with a 'schema' field, got {raw[:60]!r}")
     version = payload.pop("schema")
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise SchemaVersionError(
             f"{where}: written with schema {version!r}, this version reads up to {SCHEMA_VERSION}; upgrade srpo"
         )
-    if payload.get("kind") not in ("episode", "event"):
-        raise RecordError(f"{where}: expected kind 'episode' or 'event', got {payload.get('kind')!r}")
-    return payload
+    kind = payload.pop("kind", None)
+    if kind not in ("episode", "event"):
+        raise RecordError(f"{where}: expected kind 'episode' or 'event', got {kind!r}")
+    return _Line(where, kind, payload)
 
 
-def _announced_events(payload: dict[str, Any], where: str) -> int:
-    announced = payload.get("events")
-    if not isinstance(announced, int):
-        raise RecordError(f"{where}: an episode line must say its number of events, got {announced!r}")
-    return announced
-
-
-def _assemble(head: tuple[int, dict[str, Any], int], events: list[Event], path: str | os.PathLike[str]) -> Episode:
-    number, payload, announced = head
-    where = f"{path}:{number}"
+def _assemble(head: _Line, events: list[Event]) -> Episode:
+    announced = head.fields.get("events")
     if announced != len(events):
         raise RecordError(
-            f"{where}: episode {payload.get('episode_id')!r} announces {announced} events, "
+            f"{head.where}: episode {head.fields.get('episode_id')!r} announces {announced!r} events, "
             f"{len(events)} follow; the file was cut short"
         )
-    calls = tuple(_build(ToolCall, call, where) for call in payload.get("setup_tool_calls", ()))
-    fields = {**payload, "events": (), "setup_tool_calls": ()}
-    episode = _build(Episode, fields, where)
-    return dataclasses.replace(episode, events=tuple(events), setup_tool_calls=calls)
+    calls = _build_all(ToolCall, head.fields, "setup_tool_calls", head.where)
+    return _build(Episode, {**head.fields, "events": tuple(events), "setup_tool_calls": calls}, head.where)
 
 
-def _build_event(payload: dict[str, Any], where: str) -> Event:
-    members = tuple(_build(MemberRecord, member, where) for member in payload.get("members", ()))
-    calls = tuple(_build(ToolCall, call, where) for call in payload.get("tool_calls", ()))
-    event = _build(Event, {**payload, "members": (), "tool_calls": ()}, where)
-    return dataclasses.replace(event, members=members, tool_calls=calls)
+def _build_event(line: _Line, head: _Line) -> Event:
+    members = _build_all(MemberRecord, line.fields, "members", line.where)
+    calls = _build_all(ToolCall, line.fields, "tool_calls", line.where)
+    event = _build(Event, {**line.fields, "members": members, "tool_calls": calls}, line.where)
+    if event.episode_id != head.fields.get("episode_id"):
+        raise RecordError(
+            f"{line.where}: event {event.event_id!r} stands under episode {head.fields.get('episode_id')!r}; "
+            f"were lines moved or lost?"
+        )
+    return event
 
 
-def _build(record: type[Any], payload: Any, where: str) -> Any:
-    if not isinstance(payload, Mapping):
-        raise RecordError(f"{where}: expected the fields of a {record.__name__}, got {payload!r}")
-    fields = {key: frozen_json(value) for key, value in payload.items() if key != "kind" or record is ToolCall}
-    known = {item.name for item in dataclasses.fields(record)}
-    if unknown := sorted(set(fields) - known):
-        raise RecordError(f"{where}: {record.__name__} has no field {unknown[0]!r}; was the line edited by hand?")
+_Record = TypeVar("_Record", Episode, Event, MemberRecord, ToolCall)
+
+
+def _build_all(record: type[_Record], fields: Mapping[str, Any], key: str, where: str) -> tuple[_Record, ...]:
+    items = fields.get(key, [])
+    if not isinstance(items, list):
+        raise RecordError(f"{where}: field {key!r}: expected a list, got {items!r:.60}")
+    return tuple(_build(record, item, where) for item in items)
+
+
+def _build(record: type[_Record], fields: Any, where: str) -> _Record:
+    """Build a record from decoded JSON, checking names and types of its fields."""
+    if not isinstance(fields, Mapping):
+        raise RecordError(f"{where}: expected the fields of a {record.__name__}, got {fields!r:.60}")
+    types = _FIELD_TYPES[record]
+    values: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name not in types:
+            raise RecordError(f"{where}: {record.__name__} has no field {name!r}; was the line edited by hand?")
+        values[name] = value if name in _BUILT_FIELDS else frozen_json(value)
+        if not isinstance(values[name], types[name]):
+            raise RecordError(f"{where}: {record.__name__} field {name!r} cannot be {value!r:.60}; the line is damaged")
     try:
-        return record(**fields)
+        return record(**values)
     except TypeError as error:
         raise RecordError(f"{where}: incomplete {record.__name__}: {error}") from error
+
+
+_BUILT_FIELDS = ("events", "members", "tool_calls", "setup_tool_calls")
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": (float, int),
+    "float | None": (float, int, NoneType),
+    "FinishReason": str,
+    "Any": object,
+}
+
+
+def _field_types(record: type[Any]) -> dict[str, type | tuple[type, ...]]:
+    """The types a record's fields have in decoded JSON, from its annotations."""
+    types: dict[str, type | tuple[type, ...]] = {}
+    for item in dataclasses.fields(record):
+        annotation = str(item.type)
+        default = Mapping if annotation.startswith("Mapping") else tuple if annotation.startswith("tuple") else str
+        types[item.name] = _JSON_TYPES.get(annotation, default)
+    return types
+
+
+_FIELD_TYPES = {record: _field_types(record) for record in (Episode, Event, MemberRecord, ToolCall)}

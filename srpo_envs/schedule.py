@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+import math
+import re
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from srpo_envs.errors import ScheduleError, near_miss
 from srpo_envs.parsing import Malformed, Parsed
 
 if TYPE_CHECKING:
     from srpo_envs.tasks.base import TaskFamily
+
+
+_ROLE_NAME = re.compile(r"[a-z]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,17 @@ class Role:
     """Texts after which generation ends."""
     invalid_penalty: float = 0.1
     """Subtracted from the event's reward for each malformed response of this role."""
+
+    def __post_init__(self) -> None:
+        if not _ROLE_NAME.match(self.name):
+            raise ScheduleError(f"role name {self.name!r}: expected lower-case letters only, such as 'solver'")
+        if self.seats < 1 or self.max_new_tokens < 1:
+            raise ValueError(
+                f"role {self.name!r}: expected seats >= 1 and max_new_tokens >= 1, "
+                f"got {self.seats} and {self.max_new_tokens}"
+            )
+        if not (math.isfinite(self.invalid_penalty) and self.invalid_penalty >= 0):
+            raise ValueError(f"role {self.name!r}: expected invalid_penalty >= 0, got {self.invalid_penalty}")
 
     @classmethod
     def of(cls, tasks: TaskFamily, name: str, parse: Callable[[str], Parsed | Malformed], seats: int = 1) -> Role:
@@ -76,8 +93,17 @@ class Ask:
     state_label: str
 
     def __add__(self, other: Ask) -> Ask:
-        """Join two asks into one set, for a transition that consumes outputs of several roles together."""
-        return Ask(f"{self.event_type}+{other.event_type}", self.seats + other.seats, self.state_label)
+        """Join two asks into one set, for a transition that consumes outputs of several roles together.
+
+        Raises:
+            ScheduleError: an agent would sit in the set twice.
+        """
+        taken = {(role.name, seat) for role, seat, _ in self.seats}
+        for role, seat, _ in other.seats:
+            if (role.name, seat) in taken:
+                raise ScheduleError(f"agent {role.name}_{seat} would sit in one set twice; ask another seat")
+        label = self.state_label or other.state_label
+        return Ask(f"{self.event_type}+{other.event_type}", self.seats + other.seats, label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +120,38 @@ class Outcome:
 
 Schedule = Generator[Ask, list[Reply], Outcome]
 """What `SetEnv.schedule` returns: asks out, replies in, an outcome at the end."""
+
+
+def index_roles(
+    roles: Iterable[Role],
+    invalid_penalty: float | Mapping[str, float] | None = None,
+    max_new_tokens: int | Mapping[str, int] | None = None,
+) -> dict[str, Role]:
+    """Return roles by name, with penalties and limits overridden for all of them or for those a mapping names.
+
+    Raises:
+        ScheduleError: two roles share a name, or a mapping names no role.
+    """
+    indexed: dict[str, Role] = {}
+    for role in roles:
+        if role.name in indexed:
+            raise ScheduleError(
+                f"role name {role.name!r} is used twice; give the second role another name or more seats"
+            )
+        indexed[role.name] = role
+    for name, penalty in _per_role("invalid_penalty", invalid_penalty, indexed).items():
+        indexed[name] = replace(indexed[name], invalid_penalty=penalty)
+    for name, limit in _per_role("max_new_tokens", max_new_tokens, indexed).items():
+        indexed[name] = replace(indexed[name], max_new_tokens=limit)
+    return indexed
+
+
+def _per_role(key: str, override: Any, roles: Mapping[str, Role]) -> Mapping[str, Any]:
+    if override is None:
+        return {}
+    if not isinstance(override, Mapping):
+        return dict.fromkeys(roles, override)
+    for name in override:
+        if name not in roles:
+            raise ScheduleError(f"{key}: no role {name!r}{near_miss(name, roles)}")
+    return override

@@ -21,6 +21,6 @@ class SingleAgent(SetEnv):
         super().__init__(tasks, roles=(Role.of(tasks, "solver", parse=tasks.parse_answer),), **limits)
 
     def schedule(self, task: Task) -> Schedule:
-        """solver (K = 1) -> graded."""
+        """Solver (K = 1) -> graded."""
         (final,) = yield self.ask("solver", state="question only", context=self.context())
         return self.outcome(final)

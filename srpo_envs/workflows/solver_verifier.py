@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, Literal
 
 from srpo_envs.core import SetEnv
@@ -88,7 +88,7 @@ class SolverVerifier(SetEnv):
         """One draft event; nobody is activated when the router's choice is malformed."""
         context = self.context(drafts, verdict)
         state = "rejected drafts" if drafts else "question only"
-        seats = range(self.num_solvers)
+        seats: Sequence[int] = range(self.num_solvers)
         if self.variant == "routed":
             (route,) = yield self.ask("router", state=state, context=context, num_solvers=str(self.num_solvers))
             if not route.is_valid:
