@@ -1,0 +1,326 @@
+"""What is measured, under which name, and the log that keeps it.
+
+`TABLE` is the one list of names; ``docs/metrics.md`` is generated from it, and a name outside it is refused, so a curve
+never changes its meaning silently. Names under ``time/`` and ``perf/`` are measured by the clock and differ from run to
+run. Everything else is a function of recipe and seed, bit for bit, also across a kill and a resume.
+
+``metrics.jsonl`` is the truth, one line per step, on disk before the next step begins; terminal, TensorBoard and
+Weights & Biases are views of it (`srpo_train.sinks`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from srpo_envs.errors import RecordError, UnknownIdError, near_miss
+
+METRICS_FILE = "metrics.jsonl"
+"""Name of the log within a run directory."""
+
+Values = Mapping[str, float]
+"""Metric name to value; counts are ints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table.
+
+    Example:
+        ``Metric("rollout/valid_rate/{role}", "share", "Responses of a role that its parser accepted.")``
+    """
+
+    name: str
+    """Stable key; ``{role}``, ``{policy}`` and ``{event_type}`` stand for a name, ``{k}`` for a cardinality."""
+    unit: str
+    """What one is."""
+    meaning: str
+    """A sentence."""
+
+
+TABLE: tuple[Metric, ...] = (
+    # what the team did while it was sampled from
+    Metric("rollout/reward_mean", "reward", "Team reward per episode, penalties not taken off."),
+    Metric(
+        "rollout/reward_std", "reward", "Standard deviation of it over the episodes of the step; 0 teaches nothing."
+    ),
+    Metric(
+        "rollout/team_return_mean",
+        "reward",
+        "R_e, reward from an event to the end, penalties included; mean over events.",
+    ),
+    Metric("rollout/penalty_mean", "reward", "Invalid-action penalties per episode."),
+    Metric("rollout/accuracy", "share", "Episodes whose answer is right."),
+    Metric("rollout/valid_rate/{role}", "share", "Responses of a role that its parser accepted."),
+    Metric("rollout/response_length/{role}", "tokens", "Sampled tokens per response of a role."),
+    Metric("rollout/cut_rate/{role}", "share", "Responses of a role that ran into its token limit."),
+    Metric("rollout/cardinality/{event_type}", "members", "K_e, members per event of a type."),
+    Metric(
+        "rollout/event_completeness",
+        "share",
+        "Events whose every announced member answered; only these are trained on.",
+    ),
+    Metric("rollout/num_incomplete_events", "events", "Events dropped because a member is missing or was aborted."),
+    Metric("rollout/num_episodes", "episodes", "Episodes that came to an end."),
+    Metric("rollout/num_truncated_episodes", "episodes", "Episodes cut by a limit of their workflow."),
+    Metric("rollout/num_failed_episodes", "episodes", "Episodes dropped because their surroundings failed."),
+    Metric("rollout/num_stragglers", "steps", "Environment steps that missed their round and joined a later one."),
+    Metric("rollout/num_events", "events", "Environment transitions."),
+    Metric("rollout/num_tokens", "tokens", "C_tok of eq. 8: sampled tokens."),
+    Metric("rollout/num_calls", "calls", "C_call of eq. 8: policy calls, the sum of cardinalities."),
+    Metric("rollout/num_tool_calls", "calls", "C_tool of eq. 8: tool calls, grading not counted."),
+    Metric(
+        "rollout/zero_variance_groups",
+        "share",
+        "Questions whose episodes all have the same reward and so compare equal.",
+    ),
+    # how the update behaved
+    Metric("train/loss", "-", "Minus the objective of eq. 7, plus optional terms; mean over the step's updates."),
+    Metric(
+        "train/grad_norm",
+        "-",
+        "Gradient norm before clipping; mean over updates, root of the sum of squares over policies.",
+    ),
+    Metric("train/grad_norm/{policy}", "-", "The same, of one policy."),
+    Metric("train/lr", "-", "Learning rate of the step."),
+    Metric(
+        "train/clip_fraction",
+        "share",
+        "Units (sets, rows or tokens) whose gradient the clip cut off; mean over updates.",
+    ),
+    Metric(
+        "train/first_clip_fraction",
+        "share",
+        "The same at the first update of the step, where the ratio is 1: always 0.",
+    ),
+    Metric("train/ratio_mean", "ratio", "Mean of the set ratio (eq. 4) just before the last update of the step."),
+    Metric("train/ratio_min", "ratio", "Smallest set ratio there."),
+    Metric("train/ratio_max", "ratio", "Largest set ratio there."),
+    Metric("train/log_ratio_std", "nats", "Standard deviation of the set log-ratio there."),
+    Metric(
+        "train/effective_size",
+        "share",
+        "(sum rho)^2 / (n sum rho^2) there: 1 at the behavior policy, small when few units decide.",
+    ),
+    Metric("train/log_ratio_var/k{k}", "nats^2", "Var(L_e) over the events of cardinality K (eq. 5)."),
+    Metric("train/log_ratio_cov/k{k}", "nats^2", "Its part that comes from covariance between members (eq. 5)."),
+    Metric("train/approx_kl", "nats/token", "Estimate of KL(old || current) per sampled token."),
+    Metric(
+        "train/engine_gap",
+        "nats/token",
+        "Mean |trainer's - engine's log-prob| of the sampled tokens, before the update.",
+    ),
+    Metric("train/entropy", "nats/token", "Entropy of the policy at the sampled tokens."),
+    Metric("train/cardinality_mean", "members", "K_e over the trained events."),
+    Metric("train/num_events", "events", "Events trained on."),
+    Metric("train/num_rows", "rows", "Member rows trained on."),
+    Metric("train/num_tokens", "tokens", "Sampled tokens trained on."),
+    Metric(
+        "train/num_zero_advantage_events",
+        "events",
+        "Trained events with advantage 0; they count in the mean and move nothing.",
+    ),
+    Metric(
+        "train/num_overlong_events", "events", "Events dropped because a member row exceeds `optim.max_row_tokens`."
+    ),
+    Metric("train/num_updates", "updates", "Optimiser steps taken."),
+    Metric("train/num_nonfinite_steps", "updates", "Optimiser steps skipped because loss or gradient is not finite."),
+    Metric("train/policy_version", "-", "Weights published so far; samples of the next step carry it."),
+    # how the team does on questions it has not trained on
+    Metric("eval/accuracy", "share", "Held-out episodes whose answer is right."),
+    Metric("eval/avg_at_k", "share", "Avg@k: share right of a question's k samples; mean over questions."),
+    Metric("eval/pass_at_k", "share", "Pass@k: questions with at least one right among k samples."),
+    Metric("eval/utility", "per million tokens", "U_tok of eq. 9: right answers per million sampled tokens."),
+    Metric("eval/reward_mean", "reward", "Team reward per episode."),
+    Metric("eval/valid_rate/{role}", "share", "Responses of a role that its parser accepted."),
+    Metric("eval/response_length/{role}", "tokens", "Sampled tokens per response of a role."),
+    Metric("eval/num_episodes", "episodes", "Episodes that came to an end."),
+    Metric(
+        "eval/num_failed_episodes",
+        "episodes",
+        "Episodes dropped because their surroundings failed; neither right nor wrong.",
+    ),
+    Metric("eval/num_tokens", "tokens", "Sampled tokens."),
+    Metric("eval/num_calls", "calls", "Policy calls."),
+    Metric("eval/num_tool_calls", "calls", "Tool calls."),
+    # clocks
+    Metric("time/generate_s", "s", "Generating the step's responses."),
+    Metric("time/env_s", "s", "Waiting for environments."),
+    Metric("time/update_s", "s", "Log-probabilities, backward passes and optimiser steps."),
+    Metric("time/eval_s", "s", "Evaluation after the step."),
+    Metric("time/checkpoint_s", "s", "Saving."),
+    Metric("time/step_s", "s", "The whole training step, without evaluation and saving."),
+    Metric("perf/tokens_per_s", "tokens/s", "Sampled tokens per second of generation."),
+    Metric("perf/train_tokens_per_s", "tokens/s", "Trained tokens per second of update."),
+    Metric("perf/episodes_per_s", "episodes/s", "Episodes per second of the whole step."),
+    Metric("perf/peak_memory_gib", "GiB", "Most accelerator memory held so far."),
+)
+"""Every metric there is, in the order of the docs."""
+
+_PLACEHOLDER = re.compile(r"\\\{(\w+)\\\}")
+
+
+def _pattern(name: str) -> str:
+    return _PLACEHOLDER.sub(lambda hole: r"\d+" if hole[1] == "k" else r"[^/]+", re.escape(name))
+
+
+_KNOWN = re.compile("|".join(f"(?:{_pattern(metric.name)})" for metric in TABLE))
+
+
+def check_name(name: str) -> None:
+    """Refuse a name outside the table.
+
+    Raises:
+        UnknownIdError: with the nearest known names.
+    """
+    if not _KNOWN.fullmatch(name):
+        raise UnknownIdError(
+            f"no metric {name!r}{near_miss(name, [metric.name for metric in TABLE])}; see docs/metrics.md"
+        )
+
+
+def is_timing(name: str) -> bool:
+    """Whether a metric is measured by the clock and so may differ between equal runs."""
+    return name.startswith(("time/", "perf/"))
+
+
+def without_timing(values: Values) -> dict[str, float]:
+    """Return the part of a step's values that recipe and seed decide."""
+    return {name: value for name, value in values.items() if not is_timing(name)}
+
+
+class Sink(Protocol):
+    """Somewhere values go."""
+
+    def write(self, step: int, values: Values) -> None:
+        """Take the values of one step; steps rise."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """Take a warning about the step just written."""
+        ...
+
+    def close(self) -> None:
+        """Finish; safe to call more than once."""
+        ...
+
+
+class MetricLogger:
+    """Checks names and order, keeps ``metrics.jsonl``, and hands every step on to the other sinks.
+
+    Args:
+        run_dir: Where ``metrics.jsonl`` lies.
+        resume_step: Step of the checkpoint the run goes on from; later lines, and a half-written one, are removed.
+            None is a run from the beginning, whose file starts empty.
+        sinks: Views that get the same values after they are safely on disk.
+
+    Example:
+        >>> with MetricLogger(run_dir) as metrics:  # doctest: +SKIP
+        ...     metrics.log(1, {"rollout/reward_mean": 0.25, "time/step_s": 1.2})
+    """
+
+    def __init__(self, run_dir: str | Path, resume_step: int | None = None, sinks: Iterable[Sink] = ()) -> None:
+        self._path = Path(run_dir) / METRICS_FILE
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        kept = [] if resume_step is None else [line for line in read_metrics(self._path) if line["step"] <= resume_step]
+        _write_atomically(self._path, kept)
+        self._last_step = int(kept[-1]["step"]) if kept else -1
+        self._file = self._path.open("a", encoding="utf-8")
+        self._sinks = tuple(sinks)
+
+    def log(self, step: int, values: Values) -> None:
+        """Write all values of one step, once; step 0 is the evaluation before training.
+
+        Raises:
+            UnknownIdError: a name is not in the table.
+            ValueError: the step does not come after the last one.
+        """
+        for name in values:
+            check_name(name)
+        if step <= self._last_step:
+            raise ValueError(
+                f"metrics of step {step} after those of step {self._last_step}; log each step once, in order"
+            )
+        self._file.write(_encode({"step": step, **values}))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._last_step = step
+        for sink in self._sinks:
+            sink.write(step, values)
+
+    def warn(self, message: str) -> None:
+        """Show a warning wherever people look."""
+        for sink in self._sinks:
+            sink.warn(message)
+
+    def close(self) -> None:
+        """Close file and sinks; safe to call more than once."""
+        self._file.close()
+        for sink in self._sinks:
+            sink.close()
+
+    def __enter__(self) -> MetricLogger:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_metrics(path: str | Path) -> list[dict[str, float]]:
+    """Read a metrics file, or that of a run directory; every line has its ``step``.
+
+    A last line cut short by a kill is left out. A file that is not there has no lines.
+
+    Raises:
+        RecordError: another line is damaged; names file and line.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / METRICS_FILE
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = text.split("\n")[:-1]  # what follows the last newline was never finished
+    return [_decode(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+
+
+def series(lines: Sequence[Mapping[str, float]], name: str) -> tuple[list[int], list[float]]:
+    """Return steps and values of one metric, for the steps that have it."""
+    found = [(int(line["step"]), line[name]) for line in lines if name in line]
+    return [step for step, _ in found], [value for _, value in found]
+
+
+def names_below(lines: Iterable[Mapping[str, float]], prefix: str) -> list[str]:
+    """Return the metric names that start with a prefix, in the order in which they first appear."""
+    return list(dict.fromkeys(name for line in lines for name in line if name.startswith(prefix)))
+
+
+def _encode(line: Values) -> str:
+    """One JSON line; numbers that are not finite become texts, for JSON has none, and floats keep every bit."""
+    plain = {name: value if math.isfinite(value) else str(float(value)) for name, value in line.items()}
+    return json.dumps(plain, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _decode(line: str, where: str) -> dict[str, float]:
+    try:
+        values = {name: float(value) if isinstance(value, str) else value for name, value in json.loads(line).items()}
+    except (ValueError, AttributeError) as error:
+        raise RecordError(f"{where}: not a line of metrics ({error}); the file is damaged") from error
+    if not isinstance(values.get("step"), int):
+        raise RecordError(f"{where}: a line of metrics needs an integer 'step', got {values.get('step')!r}")
+    return values
+
+
+def _write_atomically(path: Path, lines: Iterable[Values]) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.writelines(map(_encode, lines))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

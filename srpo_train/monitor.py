@@ -1,0 +1,59 @@
+"""Watches each step's metrics for quiet failures: training that runs and teaches nothing, or the wrong thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from srpo_train.metrics import Values
+
+ENGINE_GAP_BOUND = 0.1
+"""Nats per token. Sampling and training disagree by about 1e-5 in float32 and 0.02 in bfloat16, with stale or damaged
+weights by whole nats."""
+
+
+class Monitor:
+    """Turns a step's metrics into warnings; each is given when its trouble begins and again after it has gone away.
+
+    Args:
+        engine_gap_bound: Largest ``train/engine_gap`` that is taken for rounding.
+
+    Example:
+        >>> Monitor().check({"rollout/reward_std": 0.0, "rollout/reward_mean": 0.0})[0][:43]
+        'every episode of the step has reward 0: the'
+    """
+
+    def __init__(self, engine_gap_bound: float = ENGINE_GAP_BOUND) -> None:
+        self._engine_gap_bound = engine_gap_bound
+        self._ongoing: set[str] = set()
+
+    def check(self, values: Values) -> list[str]:
+        """Return the warnings that are new with this step."""
+        found = dict(self._troubles(values))
+        new = [message for kind, message in found.items() if kind not in self._ongoing]
+        self._ongoing = set(found)
+        return new
+
+    def _troubles(self, values: Values) -> Iterator[tuple[str, str]]:
+        """Yield (kind, message) for everything that is wrong now."""
+        if values.get("rollout/reward_std") == 0.0:
+            reward = values.get("rollout/reward_mean", 0.0)
+            yield (
+                "reward",
+                f"every episode of the step has reward {reward:g}: the step teaches nothing; where this lasts, the "
+                f"reward is constant, or the tasks are too hard or too easy for the policy",
+            )
+        for name, value in values.items():
+            if name.startswith("rollout/valid_rate/") and value == 0.0:
+                role = name.rsplit("/", 1)[1]
+                yield name, f"no response of role {role!r} could be parsed; look at one with `srpo audit RUN --table`"
+        gap = values.get("train/engine_gap", 0.0)
+        if not gap <= self._engine_gap_bound:  # also when it is not a number
+            yield (
+                "engine_gap",
+                f"before the update, trainer and engine disagree by {gap:.3g} nats a token (bound "
+                f"{self._engine_gap_bound:g}): the engine may sample from stale or damaged weights",
+            )
+        if values.get("train/num_nonfinite_steps", 0):
+            yield "nonfinite", "an optimiser step was skipped: its loss or gradient is not finite"
+        if values.get("train/first_clip_fraction", 0.0):
+            yield "first_clip", "units were clipped at the first update of a step, where every ratio should be 1"
