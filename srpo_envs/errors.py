@@ -44,6 +44,10 @@ class UnknownIdError(SrpoError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
+class RegistrationError(SrpoError, ValueError):
+    """An environment cannot be registered: its id is malformed or taken, or its entry point names nothing."""
+
+
 class ConformanceError(SrpoError, AssertionError):
     """An environment breaks the set-valued environment contract."""
 
@@ -127,6 +131,10 @@ class MissingExtraError(SrpoError, ImportError):
 
 class CheckpointError(SrpoError, RuntimeError):
     """A checkpoint is missing, incomplete or does not fit the recipe."""
+
+
+class PolicyLoadError(SrpoError, OSError):
+    """A policy's weights or tokenizer cannot be loaded; the message names the source and the remedy."""
 
 
 class NonFiniteError(SrpoError, FloatingPointError):

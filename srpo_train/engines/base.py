@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from srpo_envs.errors import ConfigError
 from srpo_envs.records import FinishReason
 
 
@@ -18,7 +19,20 @@ class Sampling:
     top_p: float = 1.0
     """Keep the smallest set of tokens with this much probability."""
     top_k: int = 0
-    """Keep this many tokens; 0 keeps all."""
+    """Keep this many tokens; 0 keeps all. Applied before top-p, which then counts what is left as 1."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that mean nothing.
+
+        Raises:
+            ConfigError: a value is out of range.
+        """
+        if not self.temperature >= 0:
+            raise ConfigError(f"sampling: temperature must be at least 0, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"sampling: top_p must be above 0 and at most 1, got {self.top_p}")
+        if self.top_k < 0:
+            raise ConfigError(f"sampling: top_k must be at least 0 (0 keeps all), got {self.top_k}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +50,19 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     """Texts after which generation ends; the stop text and its tokens stay in the response."""
 
+    def __post_init__(self) -> None:
+        """Refuse a request that no response can satisfy.
+
+        Raises:
+            ConfigError: there is nothing to sample, or a stop text is empty.
+        """
+        if self.max_new_tokens < 1:
+            raise ConfigError(
+                f"request {self.request_id!r}: max_new_tokens must be at least 1, got {self.max_new_tokens}"
+            )
+        if "" in self.stop:
+            raise ConfigError(f"request {self.request_id!r}: an empty stop text would end every response at once")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation:
@@ -50,12 +77,14 @@ class Generation:
     token_ids: tuple[int, ...]
     """Sampled tokens, end-of-sequence included when it was sampled."""
     logprobs: tuple[float, ...]
-    """Natural-log probability of each sampled token under the sampling distribution's policy at the sampling
-    temperature, before top-p and top-k."""
+    """Natural-log probability of each sampled token under the policy at the sampling temperature, before top-p and
+    top-k; at temperature 0, that of temperature 1."""
     finish_reason: FinishReason
     """``stop``, ``length`` or ``abort``."""
     policy_version: int = 0
     """Version of the weights that sampled it."""
+    abort_reason: str = ""
+    """Why the engine gave this request up; empty unless ``finish_reason`` is ``abort``."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds by name."""
 

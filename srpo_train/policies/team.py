@@ -1,0 +1,132 @@
+"""A team: which policy answers for which role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from srpo_envs.errors import ConfigError, UnknownIdError, near_miss
+from srpo_train.policies.policy import Policy
+
+ANY_ROLE = "*"
+"""Stands for every role that a team does not name."""
+
+
+class Team:
+    """Policies by id, and the id that answers for each role.
+
+    One policy for all roles is a *shared* team, one for each role an *isolated* one, anything between a mixed one::
+
+        Team({"all": policy}, {"*": "all"})                                  # shared
+        Team({"s": p, "v": q}, {"solver": "s", "verifier": "v"})             # isolated
+        Team({"s": p, "rest": q}, {"solver": "s", "*": "rest"})              # mixed
+
+    Args:
+        policies: Policies by id; each key equals the policy's own `policy_id`.
+        roles: Policy id by role; ``"*"`` answers for every role not named.
+
+    Raises:
+        ConfigError: there is no policy or no role, a key differs from its policy's id, or a role names no policy.
+    """
+
+    def __init__(self, policies: Mapping[str, Policy], roles: Mapping[str, str]) -> None:
+        _check_policies(policies)
+        _check_roles(policies, roles)
+        self._policies = dict(policies)
+        self._roles = dict(roles)
+
+    @classmethod
+    def shared(cls, policy: Policy) -> Team:
+        """Return the team in which one policy answers for every role."""
+        return cls({policy.policy_id: policy}, {ANY_ROLE: policy.policy_id})
+
+    @classmethod
+    def load(cls, specs: Mapping[str, str | Path | Mapping[str, Any]], roles: Mapping[str, str]) -> Team:
+        """Load every policy of a team.
+
+        Args:
+            specs: By policy id, a source or the keyword arguments of `Policy.load`, ``source`` among them.
+            roles: Policy id by role, with ``"*"`` as the default.
+
+        Raises:
+            ConfigError: the roles do not fit the ids, or a specification has no source or an unknown option.
+            PolicyLoadError: a checkpoint cannot be loaded.
+        """
+        _check_roles(specs, roles)  # before minutes are spent on loading
+        return cls({policy_id: _load_policy(policy_id, spec) for policy_id, spec in specs.items()}, roles)
+
+    @property
+    def policies(self) -> Mapping[str, Policy]:
+        """Policies by id, read-only."""
+        return MappingProxyType(self._policies)
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """Policy id by role, read-only."""
+        return MappingProxyType(self._roles)
+
+    def __iter__(self) -> Iterator[Policy]:
+        return iter(self._policies.values())
+
+    def __len__(self) -> int:
+        return len(self._policies)
+
+    def __getitem__(self, policy_id: str) -> Policy:
+        """Return a policy by id.
+
+        Raises:
+            UnknownIdError: no policy has this id.
+        """
+        if policy_id not in self._policies:
+            raise UnknownIdError(f"the team has no policy {policy_id!r}{near_miss(policy_id, self._policies)}")
+        return self._policies[policy_id]
+
+    def policy_of(self, role: str) -> Policy:
+        """Return the policy that answers for a role.
+
+        Raises:
+            UnknownIdError: the role is not named and the team has no default.
+        """
+        policy_id = self._roles.get(role, self._roles.get(ANY_ROLE))
+        if policy_id is None:
+            raise UnknownIdError(
+                f"no policy answers for role {role!r}: map it, or '{ANY_ROLE}' for every role not named"
+                f"{near_miss(role, self._roles)}"
+            )
+        return self._policies[policy_id]
+
+
+def _check_policies(policies: Mapping[str, Policy]) -> None:
+    if not policies:
+        raise ConfigError("a team needs at least one policy, got none")
+    for policy_id, policy in policies.items():
+        if policy.policy_id != policy_id:
+            raise ConfigError(
+                f"policy {policy.policy_id!r} was given under the key {policy_id!r}; records would carry another id "
+                "than the team knows: use the policy's own id as key"
+            )
+
+
+def _check_roles(policies: Mapping[str, Any], roles: Mapping[str, str]) -> None:
+    if not roles:
+        raise ConfigError(f"a team needs at least one role; map '{ANY_ROLE}' to share one policy among all")
+    for role, policy_id in roles.items():
+        if policy_id not in policies:
+            hint = near_miss(policy_id, policies)
+            raise ConfigError(f"role {role!r} is mapped to policy {policy_id!r}, which is not defined{hint}")
+
+
+def _load_policy(policy_id: str, spec: str | Path | Mapping[str, Any]) -> Policy:
+    if not isinstance(spec, Mapping):
+        return Policy.load(policy_id, spec)
+    options = dict(spec)
+    source = options.pop("source", None)
+    if source is None:
+        raise ConfigError(f"policy {policy_id!r} has no 'source': give a directory, a hub id or 'builtin:tiny'")
+    known = set(Policy.load.__kwdefaults__ or {})
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"policy {policy_id!r} has no option {name!r}{near_miss(name, known)}")
+    return Policy.load(policy_id, source, **options)
