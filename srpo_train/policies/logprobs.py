@@ -1,10 +1,11 @@
 """Log-probabilities of sampled tokens without the batch's full-vocabulary logits.
 
-The decoder's hidden states are taken at response positions only and go through the output head in chunks: a chunk's
-logits live in one buffer that the next chunk reuses, in the forward and again in the backward pass. Memory is one chunk
-times the vocabulary, whatever the batch.
+The decoder's hidden states are taken at response positions only and go through the output head in tiles of some tokens
+times a part of the vocabulary. A tile's logits live in one buffer that the next tile reuses, in the forward and again
+in the backward pass, so memory is one tile, whatever the batch and the vocabulary.
 
-Letters: M rows, T padded response tokens, N response tokens of all rows in one line, H hidden size, V vocabulary.
+Letters: M rows, T padded response tokens, N response tokens of all rows in one line, H hidden size, V vocabulary,
+C tokens and W words of one tile.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from srpo_train.batching import MemberRow, PaddedRows, pad_rows
 
 logger = logging.getLogger(__name__)
 
-# Logits held at once. Each chunk reads the head's weights and writes their gradient once, so chunks must not be small.
-_CHUNK_BYTES = {"cpu": 128 << 20, "cuda": 512 << 20}
+# Tokens and float32 bytes of one tile. On a CPU a tile stays near the caches; a GPU needs large ones to be busy. Each
+# tile reads its part of the head and adds to its gradient once, so few tokens per tile would be slow on both.
+_TILE = {"cpu": (1024, 8 << 20), "cuda": (4096, 512 << 20)}
 
 
 class TokenLogprobs(NamedTuple):
@@ -70,7 +72,7 @@ class ModelScorer:
     pad_token_id: int = 0
     """Fills padding; any id."""
     chunk_size: int | None = None
-    """Response tokens whose logits are held at once; None picks by device."""
+    """Response tokens per tile; None picks by device."""
 
     def __call__(self, rows: Sequence[MemberRow]) -> TokenLogprobs:
         """Pad the rows and score them."""
@@ -102,7 +104,7 @@ def token_logprobs(
         model: a transformers causal language model or a PEFT model around one, in any floating type.
         padded: right-padded rows on the model's device.
         temperature: divides the logits; positive.
-        chunk_size: response tokens whose logits are held at once; None picks by device.
+        chunk_size: response tokens per tile; None picks by device.
         with_entropy: also return entropies.
 
     Returns:
@@ -143,17 +145,17 @@ def head_logprobs(
     chunk_size: int | None = None,
     with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of targets, and entropies, under a linear head; only one chunk's logits exist at a time.
+    """Log-probabilities of targets, and entropies, under a linear head; only one tile's logits exist at a time.
 
-    Differentiable once in ``hidden_NH``, ``weight_VH`` and ``bias_V``; backward forms each chunk's logits anew.
+    Differentiable once in ``hidden_NH``, ``weight_VH`` and ``bias_V``; backward forms each tile's logits anew.
 
     Returns:
         [N] log-probabilities and [N] entropies (zeros unless asked for), at least float32.
     """
-    if chunk_size is None:
-        chunk_size = max(1, _CHUNK_BYTES.get(hidden_NH.device.type, 128 << 20) // (4 * weight_VH.shape[0]))
-    head = _Head(form or HeadForm(), temperature, chunk_size, with_entropy)
-    scored: tuple[Tensor, Tensor] = _ChunkedHead.apply(hidden_NH, weight_VH, bias_V, target_N, head)  # type: ignore[no-untyped-call]
+    tokens, tile_bytes = _TILE.get(hidden_NH.device.type, _TILE["cpu"])
+    tokens = min(chunk_size or tokens, max(len(hidden_NH), 1))
+    head = _Head(form or HeadForm(), temperature, with_entropy, tokens, max(1, tile_bytes // (4 * tokens)))
+    scored: tuple[Tensor, Tensor] = _TiledHead.apply(hidden_NH, weight_VH, bias_V, target_N, head)  # type: ignore[no-untyped-call]
     return scored
 
 
@@ -222,82 +224,100 @@ def _score_logits(logits_NV: Tensor, target_N: Tensor, temperature: float, with_
     return logprob_N, entropy_N
 
 
-# --- the chunked head ---------------------------------------------------------------------------------------------
+# --- the tiled head -----------------------------------------------------------------------------------------------
 
 
 class _Head(NamedTuple):
-    """What the chunked head is told besides tensors."""
+    """What the tiled head is told besides tensors."""
 
     form: HeadForm
     temperature: float
-    chunk_size: int
     with_entropy: bool
+    tile_tokens: int
+    tile_words: int
 
 
-class _ChunkedHead(torch.autograd.Function):
-    """Log-softmax of a linear head at given targets, chunk by chunk, with the logits formed again in backward."""
+class _Tile(NamedTuple):
+    """Finished or raw logits of some tokens over a part of the vocabulary."""
+
+    tokens: slice
+    words: slice
+    logits_CW: Tensor
+
+    def locate(self, target_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return [C, 1] column of each token's target, clamped into the tile, and [C] whether it lies there."""
+        column_C = target_N[self.tokens] - self.words.start
+        is_here_C = (column_C >= 0) & (column_C < self.logits_CW.shape[1])
+        return column_C.clamp(0, self.logits_CW.shape[1] - 1)[:, None], is_here_C
+
+
+class _TiledHead(torch.autograd.Function):
+    """Log-softmax of a linear head at given targets, tile by tile, with the logits formed again in backward."""
 
     @staticmethod
     def forward(
         ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, target_N: Tensor, head: _Head
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(hidden_NH.dtype, torch.float32)
-        logprob_N, normalizer_N, entropy_N = hidden_NH.new_zeros((3, len(hidden_NH)), dtype=dtype)
-        for chunk, logits_CV in _logit_chunks(hidden_NH, weight_VH, bias_V, head.chunk_size):
-            logits_CV = _finish_logits(logits_CV, head.form, head.temperature)
-            target_logit_C = logits_CV.gather(1, target_N[chunk, None]).squeeze(1)
-            normalizer_N[chunk], entropy_N[chunk] = _normalize(logits_CV, head.with_entropy)
-            logprob_N[chunk] = target_logit_C - normalizer_N[chunk]
+        target_logit_N, mean_logit_N = hidden_NH.new_zeros((2, len(hidden_NH)), dtype=dtype)
+        normalizer_N = torch.full_like(target_logit_N, -torch.inf)
+        for tile in _tiles(hidden_NH, weight_VH, bias_V, head):
+            _finish_logits(tile.logits_CW, head.form, head.temperature)
+            column_C1, is_here_C = tile.locate(target_N)
+            found_C = tile.logits_CW.gather(1, column_C1).squeeze(1)
+            target_logit_N[tile.tokens] = torch.where(is_here_C, found_C, target_logit_N[tile.tokens])
+            normalizer_C, mean_C = _summarize(tile.logits_CW, head.with_entropy)
+            total_C = torch.logaddexp(normalizer_N[tile.tokens], normalizer_C)
+            mean_logit_N[tile.tokens] += (mean_C - mean_logit_N[tile.tokens]) * (normalizer_C - total_C).exp()
+            normalizer_N[tile.tokens] = total_C
+        entropy_N = normalizer_N - mean_logit_N if head.with_entropy else torch.zeros_like(normalizer_N)
         ctx.head = head
         ctx.save_for_backward(hidden_NH, weight_VH, bias_V, target_N, normalizer_N, entropy_N)
-        return logprob_N, entropy_N
+        return target_logit_N - normalizer_N, entropy_N
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_logprob_N: Tensor, grad_entropy_N: Tensor) -> tuple[Tensor | None, ...]:
         hidden_NH, weight_VH, bias_V, target_N, normalizer_N, entropy_N = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
-        # Sums over thousands of chunks need float32, whatever the weights are stored in.
-        grad_hidden_NH = torch.zeros_like(hidden_NH) if wanted[0] else None
-        grad_weight_VH = torch.zeros_like(weight_VH, dtype=normalizer_N.dtype) if wanted[1] else None
-        grad_bias_V = torch.zeros_like(bias_V, dtype=normalizer_N.dtype) if wanted[2] else None
-        for chunk, logits_CV in _logit_chunks(hidden_NH, weight_VH, bias_V, ctx.head.chunk_size):
-            grad_CV = _logit_gradient(
-                logits_CV,
-                target_N[chunk, None],
-                normalizer_N[chunk, None],
-                entropy_N[chunk, None],
-                grad_logprob_N[chunk, None],
-                grad_entropy_N[chunk, None],
-                ctx.head,
-            )
-            if grad_bias_V is not None:
-                grad_bias_V += grad_CV.sum(dim=0)
-            grad_CV = grad_CV.to(weight_VH.dtype)
-            if grad_hidden_NH is not None:
-                torch.mm(grad_CV, weight_VH, out=grad_hidden_NH[chunk])
-            if grad_weight_VH is not None:
-                _add_product(grad_weight_VH, grad_CV.t(), hidden_NH[chunk])
-        return grad_hidden_NH, _cast(grad_weight_VH, weight_VH), _cast(grad_bias_V, bias_V), None, None
+        # Sums over many tiles need float32, whatever the weights are stored in.
+        inputs = (hidden_NH, weight_VH, bias_V)
+        sum_NH, sum_VH, sum_V = (
+            torch.zeros_like(tensor, dtype=normalizer_N.dtype) if is_wanted else None
+            for tensor, is_wanted in zip(inputs, ctx.needs_input_grad[:3], strict=True)
+        )
+        for tile in _tiles(hidden_NH, weight_VH, bias_V, ctx.head):
+            grad_CW = _logit_gradient(tile, target_N, normalizer_N, entropy_N, grad_logprob_N, grad_entropy_N, ctx.head)
+            if sum_V is not None:
+                sum_V[tile.words] += grad_CW.sum(dim=0)
+            grad_CW = grad_CW.to(weight_VH.dtype)
+            if sum_NH is not None:
+                _add_product(sum_NH[tile.tokens], grad_CW, weight_VH[tile.words])
+            if sum_VH is not None:
+                _add_product(sum_VH[tile.words], grad_CW.t(), hidden_NH[tile.tokens])
+        sums = zip((sum_NH, sum_VH, sum_V), inputs, strict=True)
+        return *(None if total is None else total.to(tensor.dtype) for total, tensor in sums), None, None
 
 
-def _logit_chunks(
-    hidden_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, chunk_size: int
-) -> Iterator[tuple[slice, Tensor]]:
-    """Yield each chunk's raw logits, at least float32, in one buffer that the next chunk overwrites.
+def _tiles(hidden_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, head: _Head) -> Iterator[_Tile]:
+    """Yield each tile's raw logits, at least float32, in one buffer that the next tile overwrites.
 
     The product is taken in the weights' own type, as the model takes it.
     """
+    num_tokens, num_words = len(hidden_NH), len(weight_VH)
     dtype = torch.promote_types(weight_VH.dtype, torch.float32)
-    buffer_CV = weight_VH.new_empty((min(chunk_size, len(hidden_NH)), len(weight_VH)), dtype=dtype)
-    for start in range(0, len(hidden_NH), chunk_size):
-        chunk = slice(start, min(start + chunk_size, len(hidden_NH)))
-        logits_CV = buffer_CV[: chunk.stop - start]
-        if dtype == weight_VH.dtype and bias_V is None:
-            torch.mm(hidden_NH[chunk], weight_VH.t(), out=logits_CV)
-        else:
-            logits_CV.copy_(nn.functional.linear(hidden_NH[chunk], weight_VH, bias_V))
-        yield chunk, logits_CV
+    buffer = weight_VH.new_empty(min(head.tile_tokens, num_tokens) * min(head.tile_words, num_words), dtype=dtype)
+    for start in range(0, num_tokens, head.tile_tokens):
+        tokens = slice(start, min(start + head.tile_tokens, num_tokens))
+        for first in range(0, num_words, head.tile_words):
+            words = slice(first, min(first + head.tile_words, num_words))
+            shape = (tokens.stop - start, words.stop - first)
+            logits_CW = buffer[: shape[0] * shape[1]].view(shape)
+            if dtype == weight_VH.dtype and bias_V is None:
+                torch.mm(hidden_NH[tokens], weight_VH[words].t(), out=logits_CW)
+            else:
+                bias_W = None if bias_V is None else bias_V[words]
+                logits_CW.copy_(nn.functional.linear(hidden_NH[tokens], weight_VH[words], bias_W))
+            yield _Tile(tokens, words, logits_CW)
 
 
 def _finish_logits(logits: Tensor, form: HeadForm, temperature: float) -> Tensor:
@@ -308,55 +328,55 @@ def _finish_logits(logits: Tensor, form: HeadForm, temperature: float) -> Tensor
     return logits if factor == 1.0 else logits.mul_(factor)
 
 
-def _normalize(logits_CV: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor]:
-    """Return log-sum-exp and entropy (0 unless asked for) of each line; overwrites the logits."""
-    largest_C = logits_CV.amax(dim=1)
+def _summarize(logits_CW: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor]:
+    """Return log-sum-exp and, if asked for, softmax-weighted mean of each line's logits; overwrites the logits."""
+    largest_C = logits_CW.amax(dim=1)
+    shifted_CW = logits_CW.sub_(largest_C[:, None])
     if not with_entropy:
-        normalizer_C = logits_CV.sub_(largest_C[:, None]).exp_().sum(dim=1).log_().add_(largest_C)
+        normalizer_C = shifted_CW.exp_().sum(dim=1).log_().add_(largest_C)
         return normalizer_C, torch.zeros_like(normalizer_C)
-    shifted_CV = logits_CV.sub_(largest_C[:, None])
-    exponential_CV = shifted_CV.exp()
-    sum_C = exponential_CV.sum(dim=1)
-    mean_shifted_C = torch.einsum("cv,cv->c", exponential_CV, shifted_CV) / sum_C
-    return sum_C.log() + largest_C, sum_C.log() - mean_shifted_C
+    exponential_CW = shifted_CW.exp()
+    sum_C = exponential_CW.sum(dim=1)
+    mean_C = exponential_CW.mul_(shifted_CW).sum(dim=1) / sum_C
+    return sum_C.log() + largest_C, mean_C + largest_C
 
 
 def _logit_gradient(
-    logits_CV: Tensor,
-    target_C1: Tensor,
-    normalizer_C1: Tensor,
-    entropy_C1: Tensor,
-    grad_logprob_C1: Tensor,
-    grad_entropy_C1: Tensor,
+    tile: _Tile,
+    target_N: Tensor,
+    normalizer_N: Tensor,
+    entropy_N: Tensor,
+    grad_logprob_N: Tensor,
+    grad_entropy_N: Tensor,
     head: _Head,
 ) -> Tensor:
-    """Gradient with respect to the raw logits, written over them.
+    """Gradient with respect to the tile's raw logits, written over them.
 
     With z the finished logits, p their softmax and H its entropy: ``d log p_y / d z = 1_y - p`` and
     ``d H / d z = -p (log p + H)``; scale, soft cap and temperature follow by the chain rule.
     """
     factor = head.form.scale / head.temperature
-    logits_CV = _finish_logits(logits_CV, head.form, head.temperature)
-    slope_CV = None
+    logits_CW = _finish_logits(tile.logits_CW, head.form, head.temperature)
+    slope_CW = None
     if head.form.softcap is not None:
-        slope_CV = (logits_CV * (head.temperature / head.form.softcap)).square_().neg_().add_(1.0)
-    logprob_CV = logits_CV.sub_(normalizer_C1)
-    pull_C1 = -grad_logprob_C1 * factor
+        slope_CW = (logits_CW * (head.temperature / head.form.softcap)).square_().neg_().add_(1.0)
+    pull_C = grad_logprob_N[tile.tokens] * factor
+    logprob_CW = logits_CW.sub_(normalizer_N[tile.tokens, None])
     if head.with_entropy:
-        surprise_CV = (logprob_CV + entropy_C1).mul_(-grad_entropy_C1 * factor)
-        grad_CV = logprob_CV.exp_().mul_(surprise_CV.add_(pull_C1))
+        weight_CW = (logprob_CW + entropy_N[tile.tokens, None]).mul_(grad_entropy_N[tile.tokens, None] * factor)
+        grad_CW = logprob_CW.exp_().mul_(weight_CW.add_(pull_C[:, None]).neg_())
     else:
-        grad_CV = logprob_CV.exp_().mul_(pull_C1)
-    grad_CV.scatter_add_(1, target_C1, -pull_C1)
-    return grad_CV if slope_CV is None else grad_CV.mul_(slope_CV)
+        grad_CW = logprob_CW.exp_().mul_(-pull_C[:, None])
+    column_C1, is_here_C = tile.locate(target_N)
+    grad_CW.scatter_add_(1, column_C1, torch.where(is_here_C, pull_C, 0.0)[:, None])
+    return grad_CW if slope_CW is None else grad_CW.mul_(slope_CW)
 
 
-def _add_product(sum_VH: Tensor, left_VC: Tensor, right_CH: Tensor) -> None:
-    if sum_VH.dtype == left_VC.dtype:
-        sum_VH.addmm_(left_VC, right_CH)
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add a matrix product to a float32 sum without rounding the product to the factors' type first."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    elif left.is_cuda:
+        total += torch.mm(left, right, out_dtype=total.dtype)
     else:
-        sum_VH += left_VC @ right_CH
-
-
-def _cast(gradient: Tensor | None, like: Tensor | None) -> Tensor | None:
-    return None if gradient is None or like is None else gradient.to(like.dtype)
+        total.addmm_(left.to(total.dtype), right.to(total.dtype))
