@@ -1,0 +1,28 @@
+"""The ids this package registers: every workflow with every family it makes sense for."""
+
+from __future__ import annotations
+
+from srpo_envs.registry import NAMESPACE, Pairing, register
+
+FAMILIES = {
+    "Arithmetic": "srpo_envs.tasks.arithmetic:Arithmetic",
+    "Math": "srpo_envs.tasks.math_problems:MathProblems",
+}
+"""Task families by the first part of a name."""
+
+_SOLVER_VERIFIER = "srpo_envs.workflows.solver_verifier:SolverVerifier"
+
+WORKFLOWS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
+    "SingleAgent": ("srpo_envs.workflows.single_agent:SingleAgent", {}, ("Arithmetic", "Math")),
+    "SolverVerifier": (_SOLVER_VERIFIER, {"variant": "mixed"}, ("Arithmetic", "Math")),
+    "SolverVerifierFixed": (_SOLVER_VERIFIER, {"variant": "fixed"}, ("Arithmetic", "Math")),
+    "SolverVerifierRouted": (_SOLVER_VERIFIER, {"variant": "routed"}, ("Arithmetic", "Math")),
+}
+"""By the last part of a name: class, arguments the name stands for, and the families it makes sense for."""
+
+
+def register_all() -> None:
+    """Register version 0 of every pair; nothing is imported before an environment is made."""
+    for workflow, (entry_point, kwargs, families) in WORKFLOWS.items():
+        for family in families:
+            register(f"{NAMESPACE}/{family}{workflow}-v0", Pairing(entry_point, FAMILIES[family]), **kwargs)
