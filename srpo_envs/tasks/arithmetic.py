@@ -114,6 +114,11 @@ def partial_results(start: int, steps: Sequence[tuple[str, int]]) -> list[int]:
     return results
 
 
+def write_partial_results(start: int, steps: Sequence[tuple[str, int]], results: Sequence[int]) -> str:
+    """Return a worked chain, such as ``3*7=1-4=7``: each step followed by what it gave."""
+    return str(start) + "".join(f"{op}{digit}={result}" for (op, digit), result in zip(steps, results, strict=True))
+
+
 def split_of(question: str) -> Split:
     """Return the split a question belongs to, from a digest of its text."""
     digest = hashlib.blake2b(question.encode("utf-8"), digest_size=4).digest()
