@@ -239,10 +239,6 @@ def is_whole(path: Path) -> bool:
     return names(path) == ["a.bin", "manifest.json", "state.pt", "sub"] and names(path / "sub") == ["b.bin"]
 
 
-def is_whole(path: Path) -> bool:
-    return names(path) == ["a.bin", "manifest.json", "state.pt", "sub"] and names(path / "sub") == ["b.bin"]
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
 def test_a_save_killed_at_any_instant_leaves_the_old_or_the_new_checkpoint(tmp_path: Path) -> None:
     done = subprocess.run(
