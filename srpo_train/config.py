@@ -92,8 +92,8 @@ class PolicyConfig(_Section):
 
     model: str
     """Directory or hub id of a transformers causal model, or `builtin:tiny-team`."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number format of the weights; `auto` keeps the checkpoint's."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number format of weights and activations."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, or `auto` for a GPU where there is one."""
     gradient_checkpointing: bool = False
@@ -146,8 +146,10 @@ class RolloutConfig(_Section):
     """Seconds a round waits for slow environments before it goes on without them."""
     step_timeout_s: PositiveFloat = 60.0
     """Seconds after which an environment step counts as hung and its episode is dropped."""
-    num_workers: PositiveInt = 4
+    num_workers: PositiveInt = 8
     """Threads that run environment steps."""
+    max_concurrent: PositiveInt = 512
+    """Episodes that run at once; the rest wait."""
 
 
 class ObjectiveConfig(_Section):
