@@ -327,7 +327,7 @@ TABLE_COLUMNS = ("event", "pre-action state", "outputs consumed", "state transit
 
 
 def event_table(episode: Episode) -> list[dict[str, str | int]]:
-    """Return the event audit of one episode: a row per environment-changing action, however many outputs it consumed."""
+    """Return the event audit of one episode: a row per transition, however many outputs it consumed."""
     rows: list[dict[str, str | int]] = []
     for number, event in enumerate(episode.events):
         following = episode.events[number + 1] if number + 1 < len(episode.events) else None
