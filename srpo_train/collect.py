@@ -272,7 +272,9 @@ class Collector:
         assert active is not None
         outputs = [_output(active, member, *answers[_request_id(active, member)]) for member in active.members]
         if aborted := [output.member_index for output in outputs if output.finish_reason == "abort"]:
-            self._fail(slot, f"event {active.event_id!r}: the engine gave up member_index {aborted}", progress, None)
+            reason = answers[_request_id(active, active.members[aborted[0]])][1].abort_reason
+            message = f"event {active.event_id!r}: the engine gave up member_index {aborted} ({reason})"
+            self._fail(slot, message, progress, None)
             self._idle_envs.append(slot.env)
             return
         env = slot.env

@@ -48,11 +48,12 @@ def test_a_replaced_worker_keeps_the_pool_moving_while_all_others_hang(workers):
 
 
 def test_closing_twice_is_harmless_and_ends_the_threads():
-    before = threading.active_count()
+    before = set(threading.enumerate())
     pool = StepWorkers(3)
+    started = set(threading.enumerate()) - before
+    assert len(started) == 3
     pool.close()
     pool.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("srpo-env-") and thread.is_alive():
-            thread.join(5.0)
-    assert threading.active_count() <= before
+    for thread in started:
+        thread.join(5.0)
+        assert not thread.is_alive()
