@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BUILTIN_PREFIX = "builtin:"
-BUILTIN_CHECKPOINTS = {"tiny": "tiny/checkpoint"}
+BUILTIN_CHECKPOINTS = {"tiny-team": "tiny/checkpoint"}
 """Checkpoints that ship inside the package, by the name that follows ``builtin:``."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -34,7 +34,7 @@ class Policy:
     random masks would make the set ratio differ from 1 before any update.
 
     Example:
-        ``Policy.load("solver", "builtin:tiny").encode_prompt("Compute 3+4.")``
+        ``Policy.load("solver", "builtin:tiny-team").encode_prompt("Compute 3+4.")``
     """
 
     policy_id: str
@@ -189,7 +189,7 @@ def resolve_source(policy_id: str, source: str | Path) -> str:
     if isinstance(source, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1:
         raise PolicyLoadError(
             f"policy {policy_id!r}: expected a directory in transformers format at {text!r}, found none; "
-            "give an existing directory, a hub id such as 'Qwen/Qwen3-0.6B', or 'builtin:tiny'"
+            "give an existing directory, a hub id such as 'Qwen/Qwen3-0.6B', or 'builtin:tiny-team'"
         )
     return text
 

@@ -124,7 +124,7 @@ def _load_policy(policy_id: str, spec: str | Path | Mapping[str, Any]) -> Policy
     options = dict(spec)
     source = options.pop("source", None)
     if source is None:
-        raise ConfigError(f"policy {policy_id!r} has no 'source': give a directory, a hub id or 'builtin:tiny'")
+        raise ConfigError(f"policy {policy_id!r} has no 'source': give a directory, a hub id or 'builtin:tiny-team'")
     known = set(Policy.load.__kwdefaults__ or {})
     for name in options:
         if name not in known:
