@@ -392,22 +392,22 @@ class SetEnv:
         """Run the schedule to its first ask, with the setup calls of a record when one is replayed."""
         state = self._require_state()
         try:
-            state.running = self.schedule(state.task)
-            if not isinstance(state.running, Generator):
+            running = self.schedule(state.task)
+            if not isinstance(running, Generator):
                 raise ScheduleError(
-                    f"{self._name}: schedule() must be a generator; announce sets with yield self.ask(...)"
+                    f"{self._name}: schedule() must be a generator; announce sets with yield self.ask()"
                 )
+            state.running = running
             if recorded is not None:
                 state.call_log.start_replay(recorded)
             ask = self._advance(None)
             if recorded is not None:
                 state.call_log.end_replay()
+            if not isinstance(ask, Ask):
+                raise ScheduleError(f"{self._name}: the schedule returned before its first ask; yield at least one")
         except BaseException:
             self.close()
             raise
-        if not isinstance(ask, Ask):
-            self.close()
-            raise ScheduleError(f"{self._name}: the schedule returned before its first ask; it must yield at least one")
         state.setup_calls = state.call_log.take()
         state.state_id = initial_state_id(self._name, state.task.to_dict(), state.seed, state.setup_calls)
         return self._announce(ask)

@@ -86,8 +86,8 @@ class MemberOutput:
     """1 for each sampled token, 0 for a token of the environment inside the response."""
     finish_reason: FinishReason = "stop"
     """``stop`` for a natural end, ``length`` for a cut one, ``abort`` for one the engine gave up (not trainable)."""
-    timings: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by name, such as ``generate_s``; never part of an id."""
+    timings: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """Seconds by name, such as ``generate_s``; never part of an id, and ignored when records are compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,8 +152,8 @@ class ToolCall:
     """What came back, as JSON values."""
     kind: Literal["tool", "grade"] = "tool"
     """``tool`` counts towards C_tool (eq. 8); ``grade`` is the environment's own scoring and costs nothing."""
-    duration_s: float = 0.0
-    """Wall-clock seconds of the original call."""
+    duration_s: float = field(default=0.0, compare=False)
+    """Wall-clock seconds of the original call; ignored when records are compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,8 +193,8 @@ class MemberRecord:
     """1 on sampled tokens."""
     finish_reason: FinishReason = "stop"
     """How the output ended."""
-    timings: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by name."""
+    timings: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """Seconds by name; ignored when records are compared."""
 
     @property
     def is_valid(self) -> bool:
