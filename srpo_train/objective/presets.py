@@ -67,7 +67,7 @@ PRESETS: dict[str, Objective] = {
 }
 
 
-def preset(name: str, **overrides: Any) -> Objective:
+def preset(name: str, /, **overrides: Any) -> Objective:
     """Look up a named objective and change some of its fields.
 
     Args:
