@@ -23,6 +23,7 @@ from srpo_envs.records import (
     write_episodes,
 )
 from srpo_envs.registry import EnvSpec, Pairing, list_envs, load_plugins, make, register, spec
+from srpo_envs.replay import branch, replay
 from srpo_envs.schedule import Ask, Outcome, Reply, Role, Schedule
 from srpo_envs.spaces import FreeText
 from srpo_envs.tasks.base import Task, TaskFamily
@@ -58,12 +59,14 @@ __all__ = [
     "Task",
     "TaskFamily",
     "ToolCall",
+    "branch",
     "check_set_env",
     "errors",
     "list_envs",
     "make",
     "read_episodes",
     "register",
+    "replay",
     "spec",
     "write_episodes",
 ]

@@ -56,16 +56,18 @@ class Pairing:
     """``module:Class`` of a `SetEnv` whose first argument is the task family."""
     family: str
     """``module:Class`` of a `TaskFamily`."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the workflow that the pair stands for; nobody can give them."""
 
     def __call__(self, **kwargs: Any) -> SetEnv:
         """Return a new environment; each argument goes to whichever of the two takes it."""
         workflow, family = _load(self.workflow), _load(self.family)
         names = accepted_arguments(family)
         tasks = family(**{name: value for name, value in kwargs.items() if name in names})
-        return workflow(tasks, **{name: value for name, value in kwargs.items() if name not in names})
+        return workflow(tasks, **self.fixed, **{name: value for name, value in kwargs.items() if name not in names})
 
     def accepted(self) -> dict[str, inspect.Parameter]:
-        """Return the arguments of both.
+        """Return the arguments of both, without the fixed ones.
 
         Raises:
             RegistrationError: both take an argument of the same name.
@@ -73,7 +75,7 @@ class Pairing:
         of_family, of_workflow = accepted_arguments(_load(self.family)), accepted_arguments(_load(self.workflow))
         if shared := sorted(of_family.keys() & of_workflow.keys()):
             raise RegistrationError(f"{self.workflow} and {self.family} both take {shared}; rename one of them")
-        return of_family | of_workflow
+        return {name: item for name, item in (of_family | of_workflow).items() if name not in self.fixed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class EnvSpec:
     """One registered environment.
 
     Example:
-        ``spec("ArithmeticSolverVerifierFixed-v0").kwargs`` is ``{"variant": "fixed"}``
+        ``spec("ArithmeticSolverVerifierFixed-v0").arguments()`` has ``num_solvers``, ``level``, ``max_events`` ...
     """
 
     id: str

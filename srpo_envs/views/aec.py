@@ -75,11 +75,11 @@ class AecSetEnv(AECEnv[str, "_seats.Observation", str]):
             MemberMismatchError: the action of an active agent is not a string.
             SurroundingsError: a tool or the grader failed; the last member's step may be tried again.
         """
-        agent = self.agent_selection if self.agents else ""
-        if self.terminations.get(agent, False) or self.truncations.get(agent, False):
+        if self.agents and (self.terminations[self.agent_selection] or self.truncations[self.agent_selection]):
             self._was_dead_step(action)
             return
         active = _seats.pending_set(self.set_env)
+        agent = self.agent_selection
         self._texts[agent] = _seats.require_text(agent, action)
         waiting = [member.agent for member in active.members if member.agent not in self._texts]
         # The transition comes first: when it raises, nothing of this view has changed and the step can be repeated.

@@ -18,11 +18,11 @@ WORKFLOWS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
     "SolverVerifierFixed": (_SOLVER_VERIFIER, {"variant": "fixed"}, ("Arithmetic", "Math")),
     "SolverVerifierRouted": (_SOLVER_VERIFIER, {"variant": "routed"}, ("Arithmetic", "Math")),
 }
-"""By the last part of a name: class, arguments the name stands for, and the families it makes sense for."""
+"""By the last part of a name: class, arguments the name fixes, and the families it makes sense for."""
 
 
 def register_all() -> None:
     """Register version 0 of every pair; nothing is imported before an environment is made."""
-    for workflow, (entry_point, kwargs, families) in WORKFLOWS.items():
+    for workflow, (entry_point, fixed, families) in WORKFLOWS.items():
         for family in families:
-            register(f"{NAMESPACE}/{family}{workflow}-v0", Pairing(entry_point, FAMILIES[family]), **kwargs)
+            register(f"{NAMESPACE}/{family}{workflow}-v0", Pairing(entry_point, FAMILIES[family], fixed))
