@@ -136,6 +136,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("eval/accuracy", "share", "Held-out episodes whose answer is right."),
     Metric("eval/avg_at_k", "share", "Avg@k: share right of a question's k samples; mean over questions."),
     Metric("eval/pass_at_k", "share", "Pass@k: questions with at least one right among k samples."),
+    Metric("eval/utility", "per million tokens", "U_tok of eq. 9: right answers per million sampled tokens."),
     Metric("eval/reward_mean", "reward", "Team reward per episode."),
     Metric("eval/valid_rate/{role}", "share", "Responses of a role that its parser accepted."),
     Metric("eval/response_length/{role}", "tokens", "Sampled tokens per response of a role."),

@@ -1,0 +1,253 @@
+"""The picture of a run: what the team learned, how it behaved, how the update behaved, where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from srpo_envs.errors import MissingExtraError
+from srpo_train.metrics import names_below, series
+
+_INK = "#22303c"
+_FAINT = "#8a97a3"
+_GRID = "#e6eaee"
+_ACCENT = "#0b6e6e"
+_SECOND = "#d9772b"
+_COLORS = ("#0b6e6e", "#d9772b", "#5b5fc7", "#b8385e", "#6b8e23", "#946b2d", "#3b8bc2", "#7a7a7a")
+"""Told apart also by people who do not see red and green as different; roles keep theirs in every panel."""
+
+_STYLE: Any = {
+    "font.size": 9,
+    "text.color": _INK,
+    "axes.labelcolor": _FAINT,
+    "axes.edgecolor": "#c3ccd4",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 8,
+    "axes.labelsize": 8,
+    "grid.color": _GRID,
+    "xtick.color": _FAINT,
+    "ytick.color": _FAINT,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+Lines = Sequence[Mapping[str, float]]
+
+
+def draw_curves(lines: Lines, path: Path, title: str, subtitle: str = "") -> None:
+    """Draw the curves of a run into one PNG.
+
+    Args:
+        lines: What `read_metrics` returned.
+        path: Where the picture goes.
+        title: Written on top.
+        subtitle: Written below it.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "train") from error
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(15.5, 9.2), dpi=130)
+        figure.text(0.012, 0.972, title, fontsize=16, fontweight="bold", va="center")
+        figure.text(0.012, 0.943, subtitle, fontsize=10, color=_FAINT, va="center")
+        grid = figure.add_gridspec(3, 4, left=0.035, right=0.988, top=0.885, bottom=0.055, hspace=0.42, wspace=0.24)
+        _draw_accuracy(figure.add_subplot(grid[0:2, 0:2]), lines)
+        panels = [figure.add_subplot(grid[cell // 4, cell % 4]) for cell in (2, 3, 6, 7, 8, 9, 10, 11)]
+        for panel, draw in zip(panels, _PANELS, strict=True):
+            draw(panel, lines)
+        for panel in (*panels[4:], figure.axes[0]):
+            panel.set_xlabel("training step")
+        figure.savefig(path)
+
+
+# --- panels -------------------------------------------------------------------------------------------------------
+
+
+def _draw_accuracy(panel: Any, lines: Lines) -> None:
+    panel.set_title("Held-out accuracy", fontsize=12)
+    panel.set_ylim(-0.02, 1.04)
+    _smooth_line(panel, lines, "rollout/accuracy", _SECOND, "training episodes", width=1.2)
+    steps, values = series(lines, "eval/accuracy")
+    if steps:
+        panel.plot(steps, values, "o-", color=_ACCENT, linewidth=2.4, markersize=6, label="held-out tasks", zorder=3)
+        for place, offset, align in ((0, (10, -5), "left"), (-1, (0, 10), "right")):
+            is_high = place == -1 and values[place] > 0.93
+            panel.annotate(
+                f"{values[place]:.2f}",
+                (steps[place], values[place]),
+                textcoords="offset points",
+                xytext=(0, -19) if is_high else offset,
+                ha=align,
+                color=_ACCENT,
+                fontsize=12,
+                fontweight="bold",
+            )
+    _, at_k = series(lines, "eval/pass_at_k")
+    if steps and at_k and at_k != values:
+        panel.plot(steps, at_k, ":", color=_ACCENT, linewidth=1.2, label="Pass@k")
+    panel.legend(loc="lower right", fontsize=9)
+
+
+def _draw_reward(panel: Any, lines: Lines) -> None:
+    panel.set_title("Team reward in training")
+    _smooth_line(panel, lines, "rollout/reward_mean", _ACCENT, "")
+
+
+def _draw_valid(panel: Any, lines: Lines) -> None:
+    panel.set_title("Valid responses per role")
+    _draw_roles(panel, lines, "rollout/valid_rate/")
+    low, _ = panel.get_ylim()
+    panel.set_ylim(min(low, 0.9), 1.0 + 0.04 * (1.0 - min(low, 0.9)))
+    _as_percent(panel)
+
+
+def _draw_length(panel: Any, lines: Lines) -> None:
+    panel.set_title("Response length per role (tokens)")
+    _draw_roles(panel, lines, "rollout/response_length/")
+    panel.set_ylim(bottom=0)
+
+
+def _draw_gradient(panel: Any, lines: Lines) -> None:
+    panel.set_title("Gradient norm before clipping")
+    _smooth_line(panel, lines, "train/grad_norm", _ACCENT, "")
+    panel.set_ylim(bottom=0)
+
+
+def _draw_clip(panel: Any, lines: Lines) -> None:
+    panel.set_title("Clipped events")
+    _smooth_line(panel, lines, "train/clip_fraction", _ACCENT, "")
+    panel.set_ylim(0, max(0.01, panel.get_ylim()[1]))
+    _as_percent(panel)
+
+
+def _draw_entropy(panel: Any, lines: Lines) -> None:
+    panel.set_title("Entropy (nats per token)")
+    _smooth_line(panel, lines, "train/entropy", _ACCENT, "")
+    panel.set_ylim(bottom=0)
+
+
+def _draw_cardinality(panel: Any, lines: Lines) -> None:
+    panel.set_title("Cardinality K per event type")
+    for event_type in _below(lines, "rollout/cardinality/"):
+        color = _color_of(lines, event_type)
+        _smooth_line(panel, lines, f"rollout/cardinality/{event_type}", color, event_type, raw=False)
+    _smooth_line(panel, lines, "train/cardinality_mean", _INK, "all events", raw=False)
+    panel.set_ylim(0, panel.get_ylim()[1] * 1.4)  # room for the legend
+    _legend(panel, loc="upper left", ncols=2)
+
+
+def _draw_time(panel: Any, lines: Lines) -> None:
+    panel.set_title("Where the time of a step goes")
+    steps, shares = time_shares(lines)
+    if steps:
+        panel.stackplot(
+            steps, *shares.values(), labels=list(shares), colors=["#0b6e6e", "#e9b44c", "#5b5fc7", "#d5dbe0"], alpha=0.9
+        )
+        panel.set_xlim(steps[0], max(steps[-1], steps[0] + 1))
+        panel.grid(False)
+        panel.legend(loc="lower left", ncols=2, frameon=True, framealpha=0.92, edgecolor="none", handlelength=1.0)
+    panel.set_ylim(0, 1)
+    _as_percent(panel)
+
+
+_PANELS = (
+    _draw_reward,
+    _draw_valid,
+    _draw_length,
+    _draw_cardinality,
+    _draw_gradient,
+    _draw_clip,
+    _draw_entropy,
+    _draw_time,
+)
+
+
+# --- how a line is drawn ------------------------------------------------------------------------------------------
+
+
+def _draw_roles(panel: Any, lines: Lines, prefix: str) -> None:
+    for role in _below(lines, prefix):
+        _smooth_line(panel, lines, prefix + role, _color_of(lines, role), role, raw=False)
+    _legend(panel)
+
+
+def _below(lines: Lines, prefix: str) -> list[str]:
+    """The role or event type at the end of each metric below a prefix, sorted."""
+    return sorted(name.removeprefix(prefix) for name in names_below(lines, prefix))
+
+
+def _color_of(lines: Lines, name: str) -> str:
+    """The colour of a role or event type; an event type named like a role shares its colour."""
+    roles = _below(lines, "rollout/response_length/")
+    names = roles + [kind for kind in _below(lines, "rollout/cardinality/") if kind not in roles]
+    return _COLORS[names.index(name) % len(_COLORS)] if name in names else _FAINT
+
+
+def _smooth_line(
+    panel: Any, lines: Lines, name: str, color: str, label: str, *, raw: bool = True, width: float = 1.6
+) -> None:
+    """Plot one metric: its running mean, and faintly the values themselves."""
+    steps, values = series(lines, name)
+    if not steps:
+        return
+    if raw:
+        panel.plot(steps, values, color=color, alpha=0.28, linewidth=0.9)
+    marker = "o-" if len(steps) == 1 else "-"
+    panel.plot(steps, running_mean(values), marker, color=color, linewidth=width, label=label or None)
+
+
+def _legend(panel: Any, **where: Any) -> None:
+    if panel.get_legend_handles_labels()[0]:
+        panel.legend(handlelength=1.2, **{"loc": "best", **where})
+
+
+def _as_percent(panel: Any) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    low, high = panel.get_ylim()
+    panel.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None if high - low < 0.1 else 0))
+
+
+def running_mean(values: Sequence[float], window: int = 7) -> list[float]:
+    """Return the mean around each value, over fewer of them towards both ends."""
+    half = window // 2
+    means = []
+    for place in range(len(values)):
+        reach = min(half, place, len(values) - 1 - place)
+        part = values[place - reach : place + reach + 1]
+        means.append(sum(part) / len(part))
+    return means
+
+
+def time_shares(lines: Lines) -> tuple[list[int], dict[str, list[float]]]:
+    """Return steps and, for each kind of work, its running-mean share of the step's time; the shares sum to 1."""
+    timed = [line for line in lines if line.get("time/step_s", 0.0) > 0.0]
+    parts = {
+        "generation": [line.get("time/generate_s", 0.0) for line in timed],
+        "environments": [line.get("time/env_s", 0.0) for line in timed],
+        "update": [line.get("time/update_s", 0.0) for line in timed],
+    }
+    named = [sum(values) for values in zip(*parts.values(), strict=True)]
+    parts["other"] = [max(0.0, line["time/step_s"] - known) for line, known in zip(timed, named, strict=True)]
+    smooth = {kind: running_mean(values) for kind, values in parts.items()}
+    totals = [sum(values) for values in zip(*smooth.values(), strict=True)]
+    shares = {kind: [v / t for v, t in zip(values, totals, strict=True)] for kind, values in smooth.items()}
+    return [int(line["step"]) for line in timed], shares
