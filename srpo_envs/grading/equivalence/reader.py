@@ -1,0 +1,167 @@
+"""From answer text to a tree: special forms that are no formulas first, then lexer and parser, then plain text."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from . import vocabulary as words
+from .lexer import MAX_CHARS, Lexer, Token, canonical, clean
+from .nodes import Clock, Node, Text, Unreadable
+from .parser import Parser, expand_signs
+
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
+_PROSE_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|boldsymbol)\s*\{([^{}]*)\}")
+_CHOICE = re.compile(r"\(?\s*([A-Za-z])\s*(?:\)|\.|:|\)\.|\):)?")
+_CHOICE_WITH_TEXT = re.compile(r"(?:\(\s*([A-Za-z])\s*\)[.:]?|([A-Z])\s*[.:)](?=\s))\s*\S.*", re.DOTALL)
+_CHOICE_LEAD = re.compile(
+    r"(?:the\s+)?(?:correct\s+)?(?:final\s+)?(?:answer|option|choice)(?:\s+is)?\s*:?\s*", re.IGNORECASE
+)
+_LETTERS = re.compile(r"[A-Za-z](?:\s*(?:,|;|and|&|\\&|、)\s*(?:and\s+)?[A-Za-z])+")
+_WORDS_ONLY = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
+_VOWELS = frozenset("aeiou")
+_JUNK = re.compile(r"[\W_]*")
+
+
+@lru_cache(maxsize=8192)
+def read(text: str, *, bare_units: bool = False) -> Node:
+    r"""Return the tree of an answer; what no rule can read becomes `Text`.
+
+    Args:
+        text: the content of a box.
+        bare_units: read a single letter after a number as a unit, which is right when the other side has a unit.
+
+    Raises:
+        Unreadable: the text is empty, too long, or not well formed (an open brace, a command cut short).
+    """
+    if len(text) > MAX_CHARS:
+        raise Unreadable("too long")
+    cleaned = clean(text)
+    if not cleaned or (_JUNK.fullmatch(cleaned) and not any(char in cleaned for char in "{}") and "\\" not in cleaned):
+        raise Unreadable("empty")
+    if (clock := _clock(cleaned)) is not None:
+        return clock
+    plain = _words_only(cleaned)
+    if plain is not None:
+        return plain
+    tokens = _without_lead_in(Lexer(cleaned, bare_units=bare_units).run())
+    if not tokens:
+        raise Unreadable("empty")
+    try:
+        return expand_signs(Parser(tokens).read())
+    except Unreadable:
+        return _as_text(tokens)
+
+
+def _clock(text: str) -> Clock | None:
+    match = _CLOCK.fullmatch(_PROSE_COMMAND.sub(r" \1", text).replace("\\", "").strip())
+    if match is None or int(match.group(1)) > 24 or int(match.group(2)) > 59:
+        return None
+    meridiem = (match.group(3) or "").lower()
+    return Clock(int(match.group(1)), int(match.group(2)), meridiem + "m" if meridiem else "")
+
+
+def _words_only(text: str) -> Text | None:
+    """Read a text that is nothing but words; short runs of letters that look like variables are left to the parser."""
+    if not _WORDS_ONLY.fullmatch(text):
+        return None
+    runs = text.lower().split()
+    joined = [run for run in text.split() if run in words.FUNCTIONS or run in words.GREEK or run == "pi"]
+    if joined or (len(runs) == 1 and runs[0] in words.WORD_SYMBOLS) or all(len(run) == 1 for run in runs):
+        return None
+    if any(run in words.JOINERS for run in runs):
+        return None
+    if len(runs) == 1 and _looks_like_variables(text):
+        return None
+    return Text(_without_article(" ".join(runs)))
+
+
+def _looks_like_variables(run: str) -> bool:
+    lower = run.lower()
+    if len(run) == 2:
+        return lower not in words.SMALL_WORDS
+    return len(run) == 3 and (not _VOWELS & set(lower) or lower == "abc") and lower not in words.SHORT_NOUNS
+
+
+def _without_article(text: str) -> str:
+    for article in ("a ", "an ", "the "):
+        text = text.removeprefix(article)
+    return text
+
+
+def _without_lead_in(tokens: list[Token]) -> list[Token]:
+    """Drop words that only announce the value: 'the answer is', 'Answer:'."""
+    count = 0
+    while count < len(tokens) and tokens[count].kind == "word":
+        count += 1
+    for length in range(min(count, 5), 0, -1):
+        lead = " ".join(token.text.casefold() for token in tokens[:length])
+        if lead in words.LEAD_INS:
+            rest = tokens[length:]
+            while rest and rest[0].kind == "op" and rest[0].text in (":", ",", "="):
+                rest = rest[1:]
+            return rest
+    return tokens
+
+
+def _as_text(tokens: list[Token]) -> Node:
+    """Return the text node of a token list that is no formula.
+
+    Raises:
+        Unreadable: the list says nothing, or a command lacks its argument.
+    """
+    for index, token in enumerate(tokens):
+        following = [item.text for item in tokens[index + 1 : index + 3]]
+        if token.kind in ("cmd", "func") and token.text in ("frac", "binom", "sqrt", *words.ACCENTS):
+            if not following or following[0] == "}" or following[:2] == ["{", "}"]:
+                raise Unreadable("argument missing")
+    if not any(token.kind != "op" for token in tokens) and not any(token.text == "inf" for token in tokens):
+        raise Unreadable("nothing but signs")
+    form = canonical(tokens)
+    return Text(_without_article(form) if all(token.kind == "word" for token in tokens) else form)
+
+
+# --- choices ------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8192)
+def gold_letters(text: str) -> frozenset[str] | None:
+    r"""Return the letters of a gold that is a choice, such as `B`, `\text{(B)}` or `A, C`; None for any other gold."""
+    plain = _plain(text)
+    match = _CHOICE.fullmatch(plain)
+    if match is not None:
+        return frozenset(match.group(1)) if match.group(1).isupper() else None
+    if _LETTERS.fullmatch(plain):
+        letters = re.sub(r"and|[^A-Za-z]", "", plain)
+        return frozenset(letters) if letters.isupper() and len(set(letters)) == len(letters) else None
+    return None
+
+
+def chosen_letters(text: str) -> frozenset[str] | None:
+    r"""Return the letters an answer chooses, in upper case: `b`, `(B)`, `B. 12 cm`, `Option B`, `C, A`, `AC`."""
+    if len(text) > MAX_CHARS:
+        return None
+    plain = _CHOICE_LEAD.sub("", _plain(text), count=1).strip()
+    match = _CHOICE.fullmatch(plain)
+    if match is not None:
+        return frozenset(match.group(1).upper())
+    match = _CHOICE_WITH_TEXT.fullmatch(plain)
+    if match is not None:
+        return frozenset((match.group(1) or match.group(2)).upper())
+    if _LETTERS.fullmatch(plain):
+        return frozenset(re.sub(r"and|[^A-Za-z]", "", plain).upper())
+    if re.fullmatch(r"[A-H]{2,5}", plain) and len(set(plain)) == len(plain):
+        return frozenset(plain)
+    return None
+
+
+def _plain(text: str) -> str:
+    """Return the text without prose commands, dollar signs and outer marks."""
+    try:
+        text = clean(text)
+    except Unreadable:
+        return ""
+    text = re.sub(r"\\(?:left|right|,|;|quad)|~", "", text)
+    for _ in range(2):
+        text = _PROSE_COMMAND.sub(r"\1", text)
+    return text.replace("\\ ", " ").strip()

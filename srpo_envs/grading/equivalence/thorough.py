@@ -1,0 +1,29 @@
+"""The judge of the worker processes: exact arithmetic, then many digits, then solution sets."""
+
+from __future__ import annotations
+
+from . import normal_form, numeric, solve
+from .compare import Verdict
+from .nodes import Node, TooHard
+
+
+class ThoroughJudge:
+    """Decides what `CheapJudge` leaves open; it may take long or much memory, so it runs under limits."""
+
+    def scalars(self, left: Node, right: Node) -> Verdict:
+        """See `Judge`."""
+        verdict = normal_form.is_equal(left, right)
+        return numeric.is_equal(left, right) if verdict is None else verdict
+
+    def equations(self, left: Node, right: Node) -> Verdict:
+        """See `Judge`."""
+        if normal_form.proportion(left, right) is not None:
+            return True
+        return numeric.are_proportional(left, right)
+
+    def solutions(self, left: Node, right: Node) -> Verdict:
+        """See `Judge`."""
+        try:
+            return solve.same_solutions(left, right)
+        except TooHard:
+            return None
