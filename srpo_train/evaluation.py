@@ -36,7 +36,7 @@ def evaluate(
     """Sample every task k times and score the answers.
 
     The same tasks, samples and seeds are used at every call, so that two evaluations of one run differ by the weights
-    alone. An episode lost to broken surroundings says nothing about the policy: it is left out of the scores and counted.
+    alone. An episode lost to broken surroundings says nothing about the policy: it is left out and counted.
 
     Args:
         collector: Drives the evaluation environment.
@@ -79,5 +79,5 @@ def score_samples(episodes: tuple[Episode, ...]) -> dict[str, float]:
     return {
         "eval/avg_at_k": sum(shares) / len(shares),
         "eval/pass_at_k": sum(share > 0 for share in shares) / len(shares),
-        "eval/utility_per_million_tokens": 1e6 * correct / tokens if tokens else 0.0,
+        "eval/utility": 1e6 * correct / tokens if tokens else 0.0,
     }

@@ -23,15 +23,13 @@ class Experience:
     """Complete events ready for an update.
 
     Example:
-        ``Experience(batch=batch, dropped={"incomplete": 1}, zero_variance_share=0.25)``
+        ``Experience(batch=batch, dropped={"incomplete": 1}``
     """
 
     batch: EventBatch
     """The events with their advantages."""
     dropped: Mapping[str, int]
-    """Number of events left out, by reason."""
-    zero_variance_share: float
-    """Share of the events whose advantage is exactly 0, because all returns of their group are equal."""
+    """Number of events left out, by reason: ``incomplete`` and ``overlong``."""
 
 
 def build_experience(episodes: Sequence[Episode], objective: Objective, max_row_tokens: int) -> Experience:
@@ -53,8 +51,7 @@ def build_experience(episodes: Sequence[Episode], objective: Objective, max_row_
     event_of_row_M = kept.event_of_row_M
     advantage_E = advantage.on_events(event_of_row_M, kept.num_events)
     kept = replace(kept, advantage_E=advantage_E, advantage_M=advantage.on_rows(event_of_row_M))
-    share = float((advantage_E == 0).float().mean()) if kept.num_events else 0.0
-    return Experience(batch=kept, dropped=dropped, zero_variance_share=share)
+    return Experience(batch=kept, dropped=dropped)
 
 
 def _is_trainable(event: Event) -> bool:

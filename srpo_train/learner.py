@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,18 +71,18 @@ class Learner:
         """
         learning_rate = self._set_learning_rate(step)
         num_updates = self._config.num_epochs * self._config.num_minibatches
-        metrics = {"train/learning_rate": learning_rate} | _token_metrics(batch)
+        metrics = {"train/lr": learning_rate} | _token_metrics(batch)
         if num_updates > 1 or self._objective.kl_coef:
-            batch, mismatch = self._with_trainer_logprobs(batch)
-            metrics["train/engine_mismatch"] = mismatch
-        reports = []
+            batch, gap = self._with_trainer_logprobs(batch)
+            metrics["train/engine_gap"] = gap
+        num_nonfinite = self._num_nonfinite
+        reports: list[dict[str, float]] = []
         for epoch in range(self._config.num_epochs):
             for part in event_minibatches(batch, self._config.num_minibatches, seed + epoch):
                 reports.append(self._minibatch(part, is_first=not reports))
-        metrics |= _average(reports)
-        metrics["train/num_updates"] = float(len(reports))
-        metrics["train/num_nonfinite_steps"] = float(self._num_nonfinite)
-        return metrics
+        metrics["train/num_nonfinite_steps"] = float(self._num_nonfinite - num_nonfinite)
+        metrics["train/num_updates"] = len(reports) - metrics["train/num_nonfinite_steps"]
+        return metrics | _merge(reports, self._config.num_epochs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimiser states and counters, loadable with ``weights_only``."""
@@ -126,11 +126,10 @@ class Learner:
         )
         norms = {policy_id: self._clip(policy_id) for policy_id in self._optimizers}
         self._step(gradient, norms)
-        report = {f"train/{name}": value for name, value in gradient.diagnostics.items()}
-        report["train/objective"] = gradient.value
-        report["train/grad_norm"] = math.sqrt(sum(norm**2 for norm in norms.values()))
+        report = gradient.diagnostics | {"loss": -gradient.value}
+        report["grad_norm"] = math.sqrt(sum(norm**2 for norm in norms.values()))
         if len(norms) > 1:
-            report |= {f"train/grad_norm/{policy_id}": norm for policy_id, norm in norms.items()}
+            report |= {f"grad_norm/{policy_id}": norm for policy_id, norm in norms.items()}
         return report
 
     def _clip(self, policy_id: str) -> float:
@@ -193,11 +192,24 @@ def _token_metrics(batch: EventBatch) -> dict[str, float]:
     return {"train/entropy": -sum(logprobs) / len(logprobs)} if logprobs else {}
 
 
-def _average(reports: list[dict[str, float]]) -> dict[str, float]:
-    """Mean of each metric over the mini-batches that have it; extremes stay extremes."""
-    merged: dict[str, float] = {}
+# How the mini-batches of a step become one number. The rest are means: the step's typical update.
+_FIRST = {"clip_fraction": "train/first_clip_fraction"}
+_LAST = ("ratio_mean", "ratio_min", "ratio_max", "log_ratio_std", "effective_size", "approx_kl")
+_SUMS = ("num_events", "num_rows", "num_tokens", "num_zero_advantage_events")
+
+
+def _merge(reports: Sequence[Mapping[str, float]], num_epochs: int) -> dict[str, float]:
+    """One value of each diagnostic for the step, named as in `srpo_train.metrics.TABLE`."""
+    merged = {metric: reports[0][name] for name, metric in _FIRST.items()}
     for name in sorted({name for report in reports for name in report}):
         values = [report[name] for report in reports if name in report]
-        reduce = max if name.endswith("_max") else min if name.endswith("_min") else None
-        merged[name] = reduce(values) if reduce else sum(values) / len(values)
+        value = values[-1] if name in _LAST else sum(values) / (num_epochs if name in _SUMS else len(values))
+        merged[f"train/{_metric_name(name)}"] = value
     return merged
+
+
+def _metric_name(name: str) -> str:
+    """The table's spelling of a per-cardinality diagnostic."""
+    return name.replace("var_set_log_ratio_cov/K=", "log_ratio_cov/k").replace(
+        "var_set_log_ratio/K=", "log_ratio_var/k"
+    )

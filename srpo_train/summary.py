@@ -1,11 +1,15 @@
-"""What a batch of episodes says about the team: rewards, validity, lengths, cardinality and cost (eq. 8)."""
+"""What a batch of episodes says about the team: rewards, validity, lengths, cardinality and cost (eq. 8).
+
+Names and units are those of `srpo_train.metrics.TABLE`.
+"""
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from srpo_envs.records import Episode
+from srpo_envs.records import Episode, MemberRecord
 
 
 def is_correct(episode: Episode) -> bool:
@@ -14,42 +18,60 @@ def is_correct(episode: Episode) -> bool:
 
 
 def summarize(episodes: Sequence[Episode], prefix: str) -> dict[str, float]:
-    """Return metrics ``prefix/name`` of finished episodes.
-
-    Names and units are listed in `srpo_train.metrics` and in ``docs/metrics.md``.
-    """
-    if not episodes:
-        return {}
-    events = [event for episode in episodes for event in episode.events]
-    named = {
-        "reward_mean": _mean([episode.reward for episode in episodes]),
-        "team_return_mean": _mean([event.team_return or 0.0 for event in events]),
-        "penalty_mean": _mean([episode.penalty for episode in episodes]),
+    """Return the metrics that rollouts and evaluations share, as ``prefix/name``."""
+    by_role = _members_by_role(episodes)
+    values = {
         "accuracy": _mean([is_correct(episode) for episode in episodes]),
-        "truncated_rate": _mean([episode.truncated for episode in episodes]),
-        "cardinality_mean": _mean([event.cardinality for event in events]),
-        "event_completeness": _mean([event.is_complete for event in events]),
+        "reward_mean": _mean([episode.reward for episode in episodes]),
+        **{f"valid_rate/{role}": _mean([m.is_valid for m in members]) for role, members in by_role.items()},
+        **{f"response_length/{role}": _mean([len(m.token_ids) for m in members]) for role, members in by_role.items()},
         "num_episodes": len(episodes),
-        "num_events": len(events),
         "num_tokens": sum(episode.num_tokens for episode in episodes),
         "num_calls": sum(episode.num_calls for episode in episodes),
         "num_tool_calls": sum(episode.num_tool_calls for episode in episodes),
     }
-    return {f"{prefix}/{name}": float(value) for name, value in (named | _by_role(episodes)).items()}
+    return _named(values, prefix)
 
 
-def _by_role(episodes: Sequence[Episode]) -> dict[str, float]:
-    valid: dict[str, list[bool]] = defaultdict(list)
-    length: dict[str, list[int]] = defaultdict(list)
+def summarize_rollout(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the ``rollout/...`` metrics of a training step: `summarize`, and what only training asks for."""
+    events = [event for episode in episodes for event in episode.events]
+    cardinality: dict[str, list[int]] = defaultdict(list)
+    for event in events:
+        cardinality[event.event_type].append(event.cardinality)
+    by_role = _members_by_role(episodes)
+    values = {
+        "reward_std": statistics.pstdev([episode.reward for episode in episodes]) if episodes else 0.0,
+        "team_return_mean": _mean([event.team_return or 0.0 for event in events]),
+        "penalty_mean": _mean([episode.penalty for episode in episodes]),
+        "event_completeness": _mean([event.is_complete for event in events]),
+        "num_truncated_episodes": sum(episode.truncated for episode in episodes),
+        "num_events": len(events),
+        "zero_variance_groups": _zero_variance_share(episodes),
+        **{f"cardinality/{kind}": _mean(values) for kind, values in sorted(cardinality.items())},
+        **{f"cut_rate/{role}": _mean([m.finish_reason == "length" for m in ms]) for role, ms in by_role.items()},
+    }
+    return summarize(episodes, "rollout") | _named(values, "rollout")
+
+
+def _zero_variance_share(episodes: Sequence[Episode]) -> float:
+    groups: dict[str, set[float]] = defaultdict(set)
+    for episode in episodes:
+        groups[episode.group_id].add(episode.reward)
+    return _mean([len(rewards) == 1 for rewards in groups.values()])
+
+
+def _members_by_role(episodes: Sequence[Episode]) -> dict[str, list[MemberRecord]]:
+    by_role: dict[str, list[MemberRecord]] = defaultdict(list)
     for episode in episodes:
         for event in episode.events:
             for member in event.members:
-                valid[member.role].append(member.is_valid)
-                length[member.role].append(len(member.token_ids))
-    return {
-        **{f"valid_rate/{role}": _mean(flags) for role, flags in sorted(valid.items())},
-        **{f"response_length/{role}": _mean(counts) for role, counts in sorted(length.items())},
-    }
+                by_role[member.role].append(member)
+    return dict(sorted(by_role.items()))
+
+
+def _named(values: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {f"{prefix}/{name}": float(value) for name, value in values.items()}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,0 +1,289 @@
+"""The training loop: rollout -> group -> advantage -> optimiser steps -> publish (algorithm 1 of the paper).
+
+Everything random in a step is derived from the recipe's seed and the step's number, so the whole state of a run is its
+weights, its optimisers and a step count. A run killed at any instant and resumed therefore repeats the steps after its
+last checkpoint and arrives at the same numbers as one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import srpo_envs
+from srpo_envs.core import SetEnv
+from srpo_envs.errors import CheckpointError, ConfigError
+from srpo_envs.records import Episode, write_episodes
+from srpo_train.checkpoint import CheckpointStore
+from srpo_train.collect import Collector, Rollout, derive_seed
+from srpo_train.config import EnvConfig, Recipe, load_recipe
+from srpo_train.engines.base import Sampling
+from srpo_train.engines.transformers import TransformersEngine
+from srpo_train.evaluation import evaluate
+from srpo_train.experience import Experience, build_experience
+from srpo_train.learner import Learner
+from srpo_train.metrics import Values
+from srpo_train.monitor import Monitor
+from srpo_train.policies.team import Team
+from srpo_train.report import write_report
+from srpo_train.sinks import open_metrics
+from srpo_train.summary import summarize_rollout
+from srpo_train.task_order import TaskOrder, step_jobs
+
+logger = logging.getLogger(__name__)
+
+RECIPE_FILE = "recipe.toml"
+
+
+def train(recipe: Recipe, *, resume: bool = False) -> Path:
+    """Train as the recipe says and return the run directory.
+
+    Args:
+        recipe: The run, completely described.
+        resume: Go on from the newest checkpoint of the run directory, or begin when there is none.
+
+    Raises:
+        ConfigError: the run directory holds another run, or the recipe does not fit the environment.
+        CheckpointError: the newest checkpoint cannot be read.
+    """
+    if recipe.train.num_threads:
+        torch.set_num_threads(recipe.train.num_threads)
+    run_dir = recipe.run_dir
+    _claim_run_dir(run_dir, recipe, resume=resume)
+    with Trainer(recipe, run_dir) as trainer:
+        trainer.run()
+    write_report(run_dir)
+    return run_dir
+
+
+class Trainer:
+    """One run in one process.
+
+    Args:
+        recipe: The run.
+        run_dir: Where it leaves its files; an existing checkpoint there is continued.
+    """
+
+    def __init__(self, recipe: Recipe, run_dir: Path) -> None:
+        self.recipe = recipe
+        self._run_dir = run_dir
+        self._store = CheckpointStore(run_dir / "checkpoints", keep_last=recipe.train.keep_last)
+        checkpoint = self._store.latest()
+        self._step = checkpoint.step if checkpoint else 0
+        make_env = _env_factory(recipe.env)
+        env = make_env()
+        self._order = TaskOrder(env.tasks.num_tasks, recipe.seed)
+        roles = recipe.role_map(env.roles)
+        self._team = _load_team(recipe, roles, checkpoint.path if checkpoint else None)
+        self._objective = recipe.objective.build()
+        self._learner = Learner(
+            self._team.policies,
+            self._objective,
+            recipe.optim,
+            num_steps=recipe.train.num_steps,
+            temperature=recipe.sampling.temperature,
+            references=_load_team(recipe, roles, None).policies if self._objective.kl_coef else None,
+        )
+        if checkpoint:
+            self._restore(self._store.load_state(checkpoint))
+        self._engines = {
+            policy.policy_id: TransformersEngine(policy, max_batch_tokens=recipe.engine.max_batch_tokens)
+            for policy in self._team
+        }
+        self._collector = self._make_collector(make_env)
+        self._eval_collector = self._make_collector(_env_factory(recipe.eval_env))
+        self._monitor = Monitor()
+        self._metrics = open_metrics(recipe, run_dir, resume_step=self._step if checkpoint else None)
+
+    def __enter__(self) -> Trainer:
+        """Return the trainer; leaving the block releases everything."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close collectors and logs."""
+        self._collector.close()
+        self._eval_collector.close()
+        self._metrics.close()
+
+    def run(self) -> None:
+        """Train from the current step to the last one."""
+        evaluation = self.recipe.eval
+        if self._step == 0 and evaluation.every and evaluation.at_start:
+            self._metrics.log(0, self._evaluate())
+        while self._step < self.recipe.train.num_steps:
+            metrics = self._train_step()
+            if self._is_due(evaluation.every):
+                metrics |= self._evaluate()
+            self._metrics.log(self._step, metrics)
+            for warning in self._monitor.check(metrics):
+                self._metrics.warn(warning)
+            if self._is_due(self.recipe.train.checkpoint_every):
+                self._save()
+
+    def _is_due(self, every: int) -> bool:
+        is_last = self._step == self.recipe.train.num_steps
+        return bool(every) and (is_last or self._step % every == 0)
+
+    def _train_step(self) -> dict[str, float]:
+        """One iteration of algorithm 1; afterwards `self._step` counts it."""
+        recipe, step, begun = self.recipe, self._step, time.monotonic()
+        jobs = step_jobs(
+            self._order,
+            step=step,
+            prompts_per_step=recipe.rollout.prompts_per_step,
+            group_size=recipe.rollout.group_size,
+            seed=recipe.seed,
+        )
+        rollout = self._collector.collect(jobs, _sampling(recipe.sampling))
+        experience = build_experience(rollout.episodes, self._objective, recipe.optim.max_row_tokens)
+        update_begun = time.monotonic()
+        update = self._update(experience, step)
+        now = time.monotonic()
+        self._step = step + 1
+        self._save_events(rollout.episodes)
+        return {
+            **summarize_rollout(rollout.episodes),
+            **_collection_metrics(rollout, experience),
+            **update,
+            **_clock_metrics(rollout, update, step_s=now - begun, update_s=now - update_begun),
+        }
+
+    def _update(self, experience: Experience, step: int) -> dict[str, float]:
+        if not experience.batch.num_events:
+            logger.warning("step %d: no complete event to train on; the weights stay as they are", step)
+            return {}
+        metrics = self._learner.update(experience.batch, step=step, seed=derive_seed(self.recipe.seed, "deal", step))
+        for policy in self._team:
+            policy.version += 1
+        return metrics | {"train/policy_version": float(max(policy.version for policy in self._team))}
+
+    def _evaluate(self) -> dict[str, float]:
+        begun = time.monotonic()
+        settings = self.recipe.eval
+        result = evaluate(
+            self._eval_collector,
+            num_tasks=settings.num_tasks,
+            samples_per_task=settings.samples_per_task,
+            sampling=_sampling(settings),
+            seed=self.recipe.seed,
+        )
+        return result.metrics | {"time/eval_s": time.monotonic() - begun}
+
+    # --- state ----------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        state: dict[str, Any] = {
+            "step": self._step,
+            "learner": self._learner.state_dict(),
+            "versions": {policy.policy_id: policy.version for policy in self._team},
+        }
+        self._store.save(self._step, self._write_policies, state)
+
+    def _write_policies(self, folder: Path) -> None:
+        for policy in self._team:
+            policy.save(folder / policy.policy_id)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if set(state["versions"]) != set(self._team.policies):
+            raise CheckpointError(
+                f"{self._run_dir}: the checkpoint holds policies {sorted(state['versions'])}, the recipe "
+                f"{sorted(self._team.policies)}; start a new run with another name"
+            )
+        self._learner.load_state_dict(state["learner"])
+        for policy_id, version in state["versions"].items():
+            self._team[policy_id].version = version
+
+    def _save_events(self, episodes: tuple[Episode, ...]) -> None:
+        kept = self.recipe.log.save_events
+        if kept == "none":
+            return
+        folder = self._run_dir / "events"
+        path = folder / f"step-{self._step:06d}.jsonl"
+        write_episodes(path, episodes)
+        if kept == "last":
+            for other in folder.glob("step-*.jsonl"):
+                if other != path:
+                    other.unlink()
+
+    def _make_collector(self, make_env: Callable[[], SetEnv]) -> Collector:
+        settings = self.recipe.rollout
+        return Collector(
+            make_env,
+            self._engines,
+            self._team.roles,
+            seed=self.recipe.seed,
+            max_concurrent=settings.max_concurrent,
+            num_workers=settings.num_workers,
+            step_retries=settings.step_retries,
+            straggler_grace_s=settings.straggler_grace_s,
+            step_timeout_s=settings.step_timeout_s,
+        )
+
+
+def _claim_run_dir(run_dir: Path, recipe: Recipe, *, resume: bool) -> None:
+    """Make the run directory this run's own, or refuse to mix two runs."""
+    stored = run_dir / RECIPE_FILE
+    if stored.exists():
+        if not resume:
+            raise ConfigError(f"{run_dir}: already holds a run; continue it with --resume, or choose another --name")
+        if moved := [key for key in load_recipe(stored).differences(recipe) if not _may_change(key, recipe)]:
+            raise ConfigError(f"{run_dir}: the recipe differs from the stored one in {', '.join(moved)}; use --name")
+    run_dir.mkdir(parents=True, exist_ok=True)
+    partial = stored.with_name(stored.name + ".partial")
+    partial.write_text(recipe.to_toml(), encoding="utf-8")
+    partial.replace(stored)
+
+
+def _may_change(key: str, recipe: Recipe) -> bool:
+    """Whether a continued run may have another value: length and housekeeping yes, what moves its numbers no."""
+    if key == "train.num_steps":  # a decaying learning rate is a function of the length
+        return recipe.optim.schedule == "constant"
+    return key.startswith(("train.", "log.")) and key != "train.num_threads"
+
+
+def _env_factory(config: EnvConfig) -> Callable[[], SetEnv]:
+    return lambda: srpo_envs.make(config.id, **config.kwargs)
+
+
+def _load_team(recipe: Recipe, roles: Mapping[str, str], checkpoint: Path | None) -> Team:
+    """Load the policies of the recipe, from a checkpoint where there is one."""
+    specs = {
+        policy_id: {
+            **config.model_dump(exclude={"model"}),
+            "source": str(checkpoint / policy_id) if checkpoint else config.model,
+        }
+        for policy_id, config in recipe.policies.items()
+    }
+    return Team.load(specs, roles)
+
+
+def _sampling(settings: Any) -> Sampling:
+    return Sampling(temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k)
+
+
+def _collection_metrics(rollout: Rollout, experience: Experience) -> dict[str, float]:
+    return {
+        "rollout/num_failed_episodes": float(len(rollout.failed)),
+        "rollout/num_stragglers": float(rollout.num_stragglers),
+        "rollout/num_incomplete_events": float(experience.dropped["incomplete"]),
+        "train/num_overlong_events": float(experience.dropped["overlong"]),
+    }
+
+
+def _clock_metrics(rollout: Rollout, update: Values, *, step_s: float, update_s: float) -> dict[str, float]:
+    num_tokens = sum(episode.num_tokens for episode in rollout.episodes)
+    return {
+        "time/generate_s": rollout.generate_s,
+        "time/env_s": rollout.env_s,
+        "time/update_s": update_s,
+        "time/step_s": step_s,
+        "perf/tokens_per_s": num_tokens / max(rollout.generate_s, 1e-9),
+        "perf/train_tokens_per_s": update.get("train/num_tokens", 0.0) / max(update_s, 1e-9),
+        "perf/episodes_per_s": len(rollout.episodes) / step_s,
+        **({"perf/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30} if torch.cuda.is_available() else {}),
+    }

@@ -1,0 +1,112 @@
+"""Experience: what is trained on, with which advantage, and what is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from factories import make_episode, make_event, make_member
+
+from srpo_train.experience import build_experience
+from srpo_train.objective import preset
+
+SRPO = preset("srpo")
+
+
+def make_group(rewards, cardinalities=(3, 1), group_id="q"):
+    return [
+        make_episode(cardinalities, episode_id=f"{group_id}{index}", reward=reward, group_id=group_id)
+        for index, reward in enumerate(rewards)
+    ]
+
+
+def in_group(episode, group_id):
+    events = tuple(dataclasses.replace(event, group_id=group_id) for event in episode.events)
+    return dataclasses.replace(episode, group_id=group_id, events=events)
+
+
+def test_events_are_compared_within_prompt_and_event_type():
+    episodes = make_group([1.0, 0.0])
+    batch = build_experience(episodes, SRPO, max_row_tokens=100).batch
+    assert batch.event_ids == ["q0/e0", "q0/e1", "q1/e0", "q1/e1"]
+    # Two returns 1 and 0 of each type: mean 1/2, sample deviation sqrt(1/2), so A = 0.5 / (0.7071 + 1e-6) = 0.70711.
+    assert batch.advantage_E.tolist() == pytest.approx([0.707106, 0.707106, -0.707106, -0.707106], abs=1e-6)
+
+
+def test_prompts_are_not_compared_with_one_another():
+    episodes = [in_group(episode, f"q{index}") for index, episode in enumerate(make_group([1.0, 0.0]))]
+    assert build_experience(episodes, SRPO, max_row_tokens=100).batch.advantage_E.tolist() == [0.0] * 4
+
+
+def test_every_member_carries_its_tokens_and_the_advantage_of_its_event():
+    batch = build_experience(make_group([1.0, 0.0]), SRPO, max_row_tokens=100).batch
+    assert [(row.event_index, row.member_index) for row in batch.rows[:4]] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert batch.rows[0].token_ids == (10, 11, 12)
+    assert batch.rows[0].old_logprobs == (-0.5, -0.5, -0.5)
+    assert batch.advantage_M.tolist() == [batch.advantage_E.tolist()[row.event_index] for row in batch.rows]
+
+
+def test_an_event_without_all_its_members_is_left_out_and_moves_no_baseline():
+    # br-012: the third rollout lost a drafter; the group of drafts is then the first two alone.
+    whole, other, broken = make_group([1.0, 0.0, 5.0])
+    draft = broken.events[0]
+    lost = dataclasses.replace(draft, members=draft.members[:2])
+    broken = dataclasses.replace(broken, events=(lost, broken.events[1]))
+    experience = build_experience([whole, other, broken], SRPO, max_row_tokens=100)
+    assert experience.dropped == {"incomplete": 1, "overlong": 0}
+    advantages = dict(zip(experience.batch.event_ids, experience.batch.advantage_E.tolist(), strict=True))
+    assert "q2/e0" not in advantages
+    assert advantages["q0/e0"] == pytest.approx(0.707106, abs=1e-6)
+    assert advantages["q1/e0"] == pytest.approx(-0.707106, abs=1e-6)
+
+
+def test_an_aborted_member_makes_its_event_incomplete():
+    # br-039
+    episode = make_episode((2, 1))
+    members = (episode.events[0].members[0], make_member(1, finish_reason="abort"))
+    events = (dataclasses.replace(episode.events[0], members=members), episode.events[1])
+    experience = build_experience([dataclasses.replace(episode, events=events)], SRPO, max_row_tokens=100)
+    assert experience.dropped["incomplete"] == 1
+    assert experience.batch.event_ids == ["ep/e1"]
+
+
+def test_an_overlong_row_takes_its_whole_event_along_before_returns_are_compared():
+    first, second, long = make_group([1.0, 0.0, 9.0])
+    event = make_event(3, lengths=[3, 3, 40], episode_id="q2", group_id="q", team_return=9.0)
+    long = dataclasses.replace(long, events=(event, long.events[1]))
+    experience = build_experience([first, second, long], SRPO, max_row_tokens=20)
+    assert experience.dropped == {"incomplete": 0, "overlong": 1}
+    advantages = dict(zip(experience.batch.event_ids, experience.batch.advantage_E.tolist(), strict=True))
+    assert "q2/e0" not in advantages
+    assert advantages["q0/e0"] == pytest.approx(0.707106, abs=1e-6)
+
+
+def test_outputs_that_no_policy_sampled_are_not_trained_on():
+    event = make_event(1, members=(make_member(0, prompt_token_ids=()),))
+    assert build_experience([make_episode(events=(event,))], SRPO, max_row_tokens=100).batch.num_events == 0
+
+
+def test_nothing_to_train_on_is_an_empty_batch():
+    experience = build_experience([], SRPO, max_row_tokens=100)
+    assert experience.batch.num_events == 0
+    assert experience.batch.rows == []
+
+
+def test_row_wise_baselines_charge_a_penalty_to_the_malformed_row_alone():
+    # Dr. MAS: team reward 1; the second drafter was malformed (penalty 0.1), so its score is 0.9 and the others' are 1.
+    members = (make_member(0), make_member(1, malformed_reason="no box", parsed=None), make_member(2))
+    event = make_event(3, members=members, penalty=0.1, reward=-0.1, team_return=0.9)
+    episode = make_episode(events=(event,))
+    objective = preset("dr_mas", group_key=("group",))
+    advantage_M = build_experience([episode], objective, max_row_tokens=100).batch.advantage_M
+    # Scores 1, 0.9, 1: mean 29/30, sample deviation sqrt(2 (1/30)^2 + (2/30)^2) / sqrt(2) = 0.057735.
+    assert advantage_M.tolist() == pytest.approx([0.577340, -1.154681, 0.577340], abs=1e-4)
+
+
+def test_every_preset_gives_finite_advantages_to_real_episodes():
+    episodes = make_group([1.0, 0.0, 1.0, 0.5], cardinalities=(2, 1, 1))
+    for name in ("srpo", "grpo", "dr_mas", "at_grpo", "magrpo", "gspo", "dapo", "rloo"):
+        batch = build_experience(episodes, preset(name), max_row_tokens=100).batch
+        assert batch.num_events == 12, name
+        assert batch.advantage_M.isfinite().all(), name
+        assert (batch.advantage_M != 0).any(), name
