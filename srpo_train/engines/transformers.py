@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from srpo_envs.errors import ConfigError, EngineError
+from srpo_train.engines.attention import grouped_decode_attention
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling
 from srpo_train.engines.decoding import Row, Sampled, decode_batch, plan_batches
 from srpo_train.engines.stopping import StopTexts
@@ -85,7 +86,7 @@ class TransformersEngine:
     def _sample(self, rows: Sequence[Row], sampling: Sampling) -> Mapping[int, Sampled]:
         batches = plan_batches(rows, max_tokens=self._max_batch_tokens, max_rows=self._max_batch_size)
         try:
-            with self._policy.sampling_mode():
+            with self._policy.sampling_mode(), grouped_decode_attention(self._policy.model):
                 return {
                     response.index: response
                     for batch in batches

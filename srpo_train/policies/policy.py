@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.resources
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,18 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from srpo_envs.errors import ConfigError, MissingExtraError, PolicyLoadError, near_miss
+from srpo_train.policies.loading import read_checkpoint, resolve_device, resolve_dtype, resolve_source, silent
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-logger = logging.getLogger(__name__)
-
-BUILTIN_PREFIX = "builtin:"
-BUILTIN_CHECKPOINTS = {"tiny-team": "tiny/checkpoint"}
-"""Checkpoints that ship inside the package, by the name that follows ``builtin:``."""
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -84,9 +74,9 @@ class Policy:
             PolicyLoadError: there is no such checkpoint, it is incomplete, or the hub cannot be reached.
             MissingExtraError: transformers is not installed.
         """
-        torch_dtype, torch_device = _resolve_dtype(policy_id, dtype), _resolve_device(policy_id, device)
+        torch_dtype, torch_device = resolve_dtype(policy_id, dtype), resolve_device(policy_id, device)
         location = resolve_source(policy_id, source)
-        model, tokenizer = _read_checkpoint(policy_id, location, torch_dtype, attention)
+        model, tokenizer = read_checkpoint(policy_id, location, torch_dtype, attention)
         model = model.to(torch_device)
         if gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -169,94 +159,9 @@ class Policy:
         """
         target = Path(directory)
         target.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(target)
-        self.tokenizer.save_pretrained(target)
-
-
-def resolve_source(policy_id: str, source: str | Path) -> str:
-    """Return what `from_pretrained` is given for a source: a directory or a hub id.
-
-    Raises:
-        ConfigError: a builtin checkpoint has an unknown name.
-        PolicyLoadError: the source is a path and there is no such directory.
-    """
-    text = str(source)
-    if text.startswith(BUILTIN_PREFIX):
-        return str(_builtin_directory(policy_id, text.removeprefix(BUILTIN_PREFIX)))
-    path = Path(text).expanduser()
-    if path.is_dir():
-        return str(path)
-    if isinstance(source, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1:
-        raise PolicyLoadError(
-            f"policy {policy_id!r}: expected a directory in transformers format at {text!r}, found none; "
-            "give an existing directory, a hub id such as 'Qwen/Qwen3-0.6B', or 'builtin:tiny-team'"
-        )
-    return text
-
-
-def _builtin_directory(policy_id: str, name: str) -> Path:
-    if name not in BUILTIN_CHECKPOINTS:
-        hint = near_miss(name, BUILTIN_CHECKPOINTS)
-        raise ConfigError(f"policy {policy_id!r}: there is no builtin checkpoint {name!r}{hint}")
-    path = Path(str(importlib.resources.files("srpo_train"))) / BUILTIN_CHECKPOINTS[name]
-    if not (path / "config.json").is_file():
-        raise PolicyLoadError(
-            f"policy {policy_id!r}: the builtin checkpoint {name!r} is not in this installation; "
-            "make it with 'srpo make-tiny-policy' and give its directory as source"
-        )
-    return path
-
-
-def _resolve_dtype(policy_id: str, name: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise ConfigError(f"policy {policy_id!r}: unknown dtype {name!r}{near_miss(name, DTYPES)}")
-    return DTYPES[name]
-
-
-def _resolve_device(policy_id: str, name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"policy {policy_id!r}: {name!r} is not a torch device; use 'auto', 'cpu' or 'cuda:0'") from (
-            error
-        )
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"policy {policy_id!r}: device {name!r} was asked for, but torch sees no CUDA; use 'auto'")
-    return device
-
-
-def _read_checkpoint(
-    policy_id: str, location: str, dtype: torch.dtype, attention: str | None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError as error:
-        raise MissingExtraError("transformers", "train") from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(location)
-        model, report = AutoModelForCausalLM.from_pretrained(
-            location, dtype=dtype, attn_implementation=attention, output_loading_info=True
-        )
-    # Loading crosses four libraries and perhaps a network, each with its own error classes; the cause stays chained.
-    except Exception as error:
-        raise PolicyLoadError(
-            f"policy {policy_id!r}: cannot load {location!r}: {error}; {_remedy(location)}"
-        ) from error
-    if missing := sorted(report["missing_keys"]):
-        # transformers would fill these with random numbers and only warn.
-        raise PolicyLoadError(
-            f"policy {policy_id!r}: the checkpoint {location!r} lacks {len(missing)} weights, the first is "
-            f"{missing[0]!r}; it is damaged or of another architecture than its config.json says"
-        )
-    return model, tokenizer
-
-
-def _remedy(location: str) -> str:
-    if Path(location).is_dir():
-        return "the directory needs config.json, safetensors weights and the tokenizer's files"
-    return "check the hub id and the connection, or download the model once and give its directory"
+        with silent():
+            self.model.save_pretrained(target)
+            self.tokenizer.save_pretrained(target)
 
 
 def _disable_dropout(model: torch.nn.Module) -> None:

@@ -82,3 +82,13 @@ def tiny_policy(tiny_checkpoint):
     from srpo_train.policies import Policy
 
     return Policy.load("tiny", tiny_checkpoint, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def dropout_policy():
+    """A policy whose model was configured with attention dropout."""
+    from srpo_train.policies import Policy
+
+    tokenizer = build_tokenizer()
+    model = build_model(len(tokenizer), attention_dropout=0.5)
+    return Policy(policy_id="dropout", model=model, tokenizer=tokenizer)
