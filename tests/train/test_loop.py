@@ -1,0 +1,190 @@
+"""The training loop end to end on the embedded policy: learning, files, and runs that are killed and resumed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from srpo_envs.audit import audit_run
+from srpo_envs.errors import ConfigError
+from srpo_train.checkpoint import CheckpointStore
+from srpo_train.config import load_recipe
+from srpo_train.loop import train
+from srpo_train.metrics import read_metrics, without_timing
+from srpo_train.policies import Policy
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "recipes" / "tiny-arithmetic.toml"
+
+# Six tasks, two prompts a step: epochs end after steps 3, 6 and 9. Checkpoints after steps 2, 4, 6 and 8.
+SMALL = (
+    "env.kwargs.size=6",
+    "eval.every=4",
+    "eval.num_tasks=4",
+    "eval.samples_per_task=1",
+    "rollout.prompts_per_step=2",
+    "rollout.group_size=4",
+    "train.num_steps=8",
+    "train.checkpoint_every=2",
+    "log.save_events=all",
+    "log.tensorboard=false",
+)
+
+
+def small_recipe(folder, *overrides):
+    return load_recipe(RECIPE, [f"output_dir={folder}", *SMALL, *overrides])
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> Path:
+    """A run that was never interrupted."""
+    return train(small_recipe(tmp_path_factory.mktemp("whole")))
+
+
+def test_a_run_leaves_what_the_docs_promise(whole_run):
+    names = {path.name for path in whole_run.iterdir()}
+    assert {"recipe.toml", "metrics.jsonl", "events", "checkpoints", "report.md"} <= names
+    assert [line["step"] for line in read_metrics(whole_run)] == list(range(9))
+    assert [checkpoint.name for checkpoint in sorted((whole_run / "checkpoints").iterdir())] == [
+        "step-000006",
+        "step-000008",
+    ]
+    assert len(list((whole_run / "events").glob("step-*.jsonl"))) == 8
+    assert load_recipe(whole_run / "recipe.toml") == small_recipe(whole_run.parent)
+
+
+def test_every_stored_event_passes_the_audit_and_replays(whole_run):
+    report = audit_run(whole_run, replay=True)
+    assert report.is_ok, report.summary()
+
+
+def test_the_samples_of_a_step_carry_the_version_that_drew_them(whole_run):
+    # br-038
+    from srpo_envs.records import read_episodes
+
+    for step in (1, 8):
+        versions = {
+            member.policy_version
+            for episode in read_episodes(whole_run / "events" / f"step-{step:06d}.jsonl")
+            for event in episode.events
+            for member in event.members
+        }
+        assert versions == {step - 1}
+
+
+def test_the_checkpoint_is_a_transformers_model_with_the_trained_weights(whole_run):
+    newest = CheckpointStore(whole_run / "checkpoints", is_read_only=True).latest()
+    trained = Policy.load("team", newest.path / "team", device="cpu").model.state_dict()
+    start = Policy.load("team", "builtin:tiny-team", device="cpu").model.state_dict()
+    assert trained.keys() == start.keys()
+    assert any(not torch.equal(trained[name], start[name]) for name in trained)
+
+
+def test_a_finished_run_is_not_mixed_with_another(whole_run):
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train(small_recipe(whole_run.parent))
+    with pytest.raises(ConfigError, match=r"differs from the stored one in optim\.lr"):
+        train(small_recipe(whole_run.parent, "optim.lr=1e-3"), resume=True)
+
+
+def test_resuming_a_finished_run_changes_nothing(whole_run):
+    before = (whole_run / "metrics.jsonl").read_bytes()
+    train(small_recipe(whole_run.parent), resume=True)
+    assert (whole_run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_longer_run_continues_a_finished_one(whole_run, tmp_path):
+    first = train(small_recipe(tmp_path, "train.num_steps=4"))
+    train(small_recipe(tmp_path), resume=True)
+    assert _numbers(first) == _numbers(whole_run)
+
+
+def test_another_seed_gives_another_run(whole_run, tmp_path):
+    other = train(small_recipe(tmp_path, "seed=1", "train.num_steps=1"))
+    assert _numbers(other)[1] != _numbers(whole_run)[1]
+
+
+def test_isolated_policies_train_and_are_saved_one_by_one(tmp_path):
+    run_dir = train(
+        load_recipe(
+            ROOT / "recipes" / "tiny-arithmetic-isolated.toml",
+            [f"output_dir={tmp_path}", *SMALL, "train.num_steps=1"],
+        )
+    )
+    saved = {path.name for path in (run_dir / "checkpoints" / "step-000001").iterdir() if path.is_dir()}
+    assert saved == {"solver", "verifier", "aggregator"}
+
+
+# --- killed runs --------------------------------------------------------------------------------------------------
+
+_DRIVER = """
+import sys
+from srpo_train.config import load_recipe
+from srpo_train.loop import train
+train(load_recipe(sys.argv[1], sys.argv[2:]), resume=True)
+"""
+
+
+def _start(folder):
+    arguments = [sys.executable, "-c", _DRIVER, str(RECIPE), f"output_dir={folder}", *SMALL]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _kill_when(folder, is_time, limit_s=120.0):
+    """Start or resume the run and kill it the moment a condition holds."""
+    process = _start(folder)
+    deadline = time.monotonic() + limit_s
+    while not is_time() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    output, _ = process.communicate()
+    assert process.returncode == -signal.SIGKILL, f"the run ended before it could be killed:\n{output}"
+
+
+def _numbers(run_dir):
+    return [without_timing(line) for line in read_metrics(run_dir)]
+
+
+def test_a_run_killed_again_and_again_arrives_at_the_same_numbers(whole_run, tmp_path):
+    run_dir = tmp_path / "tiny-arithmetic"
+
+    def has_step(step):
+        return lambda: any(line["step"] >= step for line in read_metrics(run_dir))
+
+    # Before the first step; before the first checkpoint; at the end of an epoch, past a checkpoint; while a later
+    # checkpoint is being written, or just after.
+    _kill_when(tmp_path, has_step(0))
+    _kill_when(tmp_path, has_step(1))
+    _kill_when(tmp_path, has_step(3))
+    _kill_when(tmp_path, lambda: any((run_dir / "checkpoints").glob("step-000006*")))
+    last = _start(tmp_path)
+    output, _ = last.communicate(timeout=120)
+    assert last.returncode == 0, output
+
+    assert _numbers(run_dir) == _numbers(whole_run)
+    for name in ("team/model.safetensors",):
+        ours, theirs = (folder / "checkpoints" / "step-000008" / name for folder in (run_dir, whole_run))
+        assert ours.read_bytes() == theirs.read_bytes()
+    for step in range(1, 9):
+        assert _events(run_dir, step) == _events(whole_run, step)
+
+
+def _events(run_dir, step):
+    """The episodes of a step without what a clock wrote."""
+    import dataclasses
+
+    from srpo_envs.records import read_episodes
+
+    def untimed(event):
+        members = tuple(dataclasses.replace(member, timings={}) for member in event.members)
+        calls = tuple(dataclasses.replace(call, duration_s=0.0) for call in event.tool_calls)
+        return dataclasses.replace(event, members=members, tool_calls=calls)
+
+    path = run_dir / "events" / f"step-{step:06d}.jsonl"
+    return [dataclasses.replace(episode, events=tuple(map(untimed, episode.events))) for episode in read_episodes(path)]
