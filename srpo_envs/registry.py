@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from srpo_envs.errors import ConfigError, RegistrationError, UnknownIdError, near_miss
+from srpo_envs.errors import ConfigError, RegistrationError, SrpoError, UnknownIdError, near_miss
 
 if TYPE_CHECKING:
     from srpo_envs.core import SetEnv
@@ -112,7 +112,12 @@ class EnvSpec:
         """Return a new environment; see `make`."""
         merged = {**copy.deepcopy(dict(self.kwargs)), **kwargs}
         self._check_arguments(merged)
-        env = self._factory()(**merged)
+        try:
+            env = self._factory()(**merged)
+        except SrpoError:
+            raise
+        except ValueError as error:  # a value the workflow or the family refuses
+            raise ConfigError(f"{self.id}: {error}") from error
         env.env_id = self.id
         env.env_kwargs = merged
         return env

@@ -126,6 +126,19 @@ class CheckpointStore:
             )
         return None
 
+    def at(self, step: int) -> Checkpoint:
+        """Return the checkpoint of one step, verified.
+
+        Raises:
+            CheckpointError: it is not there, with the steps that are, or it is damaged.
+        """
+        found = {checkpoint.step: checkpoint for checkpoint in self._found()}
+        if step not in found:
+            raise CheckpointError(f"{self.directory}: no checkpoint of step {step}; kept: {sorted(found) or 'none'}")
+        if damage := _damage(found[step].path):
+            raise CheckpointError(f"{found[step].path}: damaged ({damage})")
+        return found[step]
+
     def load_state(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Return the state a checkpoint was saved with, tensors on the CPU.
 

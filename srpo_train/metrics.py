@@ -185,6 +185,16 @@ def check_name(name: str) -> None:
         )
 
 
+def meaning_of(name: str) -> str:
+    """Return the sentence of a metric, whose holes may be filled.
+
+    Raises:
+        UnknownIdError: the name is not in the table.
+    """
+    check_name(name)
+    return next(metric.meaning for metric in TABLE if re.fullmatch(_pattern(metric.name), name))
+
+
 def is_timing(name: str) -> bool:
     """Whether a metric is measured by the clock and so may differ between equal runs."""
     return name.startswith(("time/", "perf/"))

@@ -147,6 +147,16 @@ def test_when_every_checkpoint_is_damaged_nothing_starts_over_silently(tmp_path:
         store.latest()
 
 
+def test_a_checkpoint_is_found_by_its_step(tmp_path: Path) -> None:
+    store = saved(tmp_path, 1, 2)
+    assert store.at(1) == Checkpoint(1, tmp_path / "step-000001")
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 3; kept: \[1, 2\]"):
+        store.at(3)
+    damage_by_flipping(tmp_path / "step-000001")
+    with pytest.raises(CheckpointError, match="damaged .*other contents"):
+        store.at(1)
+
+
 def test_pruning_never_counts_a_damaged_checkpoint_as_kept(tmp_path: Path) -> None:
     store = saved(tmp_path, 1, 2, keep_last=2)
     damage_by_cutting(tmp_path / "step-000002")

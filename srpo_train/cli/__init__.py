@@ -1,0 +1,90 @@
+"""The command line ``srpo``: one thin file per command, heavy imports inside them, errors as one clear line."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import typer
+
+from srpo_train.cli._errors import guarded
+from srpo_train.cli.audit import audit
+from srpo_train.cli.envs import envs
+from srpo_train.cli.eval import evaluate
+from srpo_train.cli.make_tiny_policy import make_tiny_policy
+from srpo_train.cli.play import play
+from srpo_train.cli.replay import replay
+from srpo_train.cli.report import report
+from srpo_train.cli.train import train
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="srpo",
+    help="Teams of language models in shared environments, trained with Setwise Relative Policy Optimization.",
+    epilog=(
+        "Begin with `srpo envs`, play one with `srpo play ArithmeticSolverVerifier-v0`, "
+        "then `srpo train recipes/tiny-arithmetic.toml`."
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _settings(
+    is_verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show what is only informative.")] = False,
+) -> None:
+    logging.basicConfig(
+        level=logging.INFO if is_verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+
+
+def _examples(*commands: str) -> str:
+    """The epilog of a command: examples that can be copied."""
+    return "Examples:\n\n" + "\n\n".join(f"`{command}`" for command in commands)
+
+
+app.command(
+    "train",
+    epilog=_examples(
+        "srpo train recipes/tiny-arithmetic.toml",
+        "srpo train recipes/tiny-arithmetic.toml --set optim.lr=1e-4 --set objective.scaling=none --name no-scaling",
+        "srpo train recipes/tiny-arithmetic.toml --resume",
+    ),
+)(guarded(train))
+app.command(
+    "eval",
+    epilog=_examples(
+        "srpo eval runs/tiny-arithmetic --num-tasks 256 --samples 4",
+        "srpo eval builtin:tiny-team --env ArithmeticSolverVerifier-v0 --split test --arg level=3",
+    ),
+)(guarded(evaluate))
+app.command(
+    "play",
+    epilog=_examples(
+        "srpo play ArithmeticSolverVerifier-v0",
+        "srpo play ArithmeticSolverVerifier-v0 --policy builtin:tiny-team",
+        "srpo play ArithmeticSolverVerifier-v0 --policy runs/tiny-arithmetic --as verifier",
+    ),
+)(guarded(play))
+app.command(
+    "audit", epilog=_examples("srpo audit runs/tiny-arithmetic --replay", "srpo audit runs/tiny-arithmetic --table")
+)(guarded(audit))
+app.command(
+    "replay",
+    epilog=_examples(
+        "srpo replay runs/tiny-arithmetic --episode s79/p0/g0",
+        "srpo replay runs/tiny-arithmetic --episode s79/p0/g0 --branch 1",
+    ),
+)(guarded(replay))
+app.command("envs", epilog=_examples("srpo envs", "srpo envs ArithmeticSolverVerifier-v0"))(guarded(envs))
+app.command("report", epilog=_examples("srpo report runs/tiny-arithmetic"))(guarded(report))
+app.command("make-tiny-policy", epilog=_examples("srpo make-tiny-policy my-policy --seed 1"))(guarded(make_tiny_policy))
+
+
+def main() -> None:
+    """Run the command line; the entry point of ``srpo``."""
+    app()

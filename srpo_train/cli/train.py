@@ -1,0 +1,32 @@
+"""``srpo train``: train a team from a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A TOML recipe, or the directory of a run to go on with.")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key of the recipe; repeatable.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the run and its directory, instead of the recipe's.")] = "",
+    resume: Annotated[bool, typer.Option(help="Go on from the newest checkpoint of the run.")] = False,
+) -> None:
+    """Train a team from a recipe, and write curves and a report at the end.
+
+    A run killed at any moment goes on with --resume, to the same numbers. docs/recipes.md explains every key.
+    """
+    from srpo_train.config import load_recipe
+
+    path = recipe / "recipe.toml" if recipe.is_dir() else recipe
+    overrides = [*(changes or []), *([f"name={name}"] if name else [])]
+    resolved = load_recipe(path, overrides)
+
+    from srpo_train.loop import train as run  # after the recipe is known to be good: this imports torch
+
+    run_dir = run(resolved, resume=resume)
+    typer.echo(f"\nrun directory: {run_dir}\nreport:        {run_dir / 'report.md'}")
