@@ -64,7 +64,8 @@ class Pairing:
         workflow, family = _load(self.workflow), _load(self.family)
         names = accepted_arguments(family)
         tasks = family(**{name: value for name, value in kwargs.items() if name in names})
-        return workflow(tasks, **self.fixed, **{name: value for name, value in kwargs.items() if name not in names})
+        env: SetEnv = workflow(tasks, **self.fixed, **{k: value for k, value in kwargs.items() if k not in names})
+        return env
 
     def accepted(self) -> dict[str, inspect.Parameter]:
         """Return the arguments of both, without the fixed ones.
@@ -230,7 +231,7 @@ def _constructors(factory: Callable[..., Any]) -> Iterable[Callable[..., Any]]:
     """The functions that see a factory's arguments, nearest first."""
     if not inspect.isclass(factory):
         return [factory]
-    return [parent.__init__ for parent in factory.__mro__[:-1] if "__init__" in vars(parent)] or [lambda: None]
+    return [vars(parent)["__init__"] for parent in factory.__mro__[:-1] if "__init__" in vars(parent)] or [lambda: None]
 
 
 def load_plugins() -> None:

@@ -75,7 +75,9 @@ def _empty_texts(space: FreeText, n: int = 1, fn: Callable[..., Any] = np.zeros)
 
 
 @batch_differing_spaces.register(FreeText)
-def _batch_texts(spaces: list[FreeText]) -> Space[Any]:
+def _batch_texts(  # type: ignore[misc]  # the registered type is that of the elements
+    spaces: list[FreeText],
+) -> Space[Any]:
     return batch_space(spaces[0], len(spaces))
 
 

@@ -14,7 +14,7 @@ from srpo_envs.spaces import FreeText
 from srpo_envs.views import _seats
 
 
-class AecSetEnv(AECEnv[str, "_seats.Observation", str]):
+class AecSetEnv(AECEnv[str, "_seats.Observation", str]):  # type: ignore[misc]  # pettingzoo has no types
     """`agent_selection` walks the members of the active set; the world moves after the last of them.
 
     - Every member sees the same pre-action state: what one member says is shown to nobody before the set is complete.
@@ -38,6 +38,7 @@ class AecSetEnv(AECEnv[str, "_seats.Observation", str]):
         self.agents: list[str] = []
         self.observation_spaces = {agent: _seats.observation_space() for agent in self.possible_agents}
         self.action_spaces = {agent: FreeText() for agent in self.possible_agents}
+        self.agent_selection = ""
         self._texts: dict[str, str] = {}
         """Outputs of the pending set so far; committed together."""
 

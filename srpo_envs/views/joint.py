@@ -14,7 +14,7 @@ from srpo_envs.spaces import FreeText
 from srpo_envs.views import _seats
 
 
-class JointSetEnv(gymnasium.Env[dict[str, "_seats.Observation"], Mapping[str, str]]):
+class JointSetEnv(gymnasium.Env[Any, Any]):
     """One controller acts for the whole set: the action is a text for every agent, the observation a view of each.
 
     Both spaces are ``Dict`` over all possible agents, so that they stay the same while K varies; entries of inactive
@@ -68,7 +68,7 @@ class JointSetEnv(gymnasium.Env[dict[str, "_seats.Observation"], Mapping[str, st
         )
 
     def _observe(self, active: ActiveSet | None) -> dict[str, _seats.Observation]:
-        return _seats.observe(active, self.action_space)
+        return _seats.observe(active, self.set_env.possible_agents)
 
     def _info(self, active: ActiveSet | None, result: StepResult | None) -> _seats.Info:
         info = _seats.set_info(active, result)

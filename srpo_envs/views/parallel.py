@@ -13,7 +13,7 @@ from srpo_envs.spaces import FreeText
 from srpo_envs.views import _seats
 
 
-class ParallelSetEnv(ParallelEnv[str, "_seats.Observation", str]):
+class ParallelSetEnv(ParallelEnv[str, "_seats.Observation", str]):  # type: ignore[misc]  # pettingzoo has no types
     """One step is one event; all agents stay until the end and see whether they are active.
 
     - ``agents`` is every possible agent until the episode ends, then empty.
