@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -150,11 +151,12 @@ class _CachedForward:
             use_cache=True,
             logits_to_keep=1,
         )
-        return output.logits[:, -1]
+        logits: Tensor = output.logits
+        return logits[:, -1]
 
     def _select(self, places: Tensor) -> None:
         """Gather cache rows; a place may be named several times, which spreads a shared prompt."""
-        self._cache.reorder_cache(places)
+        self._cache.reorder_cache(cast(torch.LongTensor, places))
 
 
 class _Responses:
@@ -176,7 +178,8 @@ class _Responses:
 
     def uniforms(self, row_ids: NDArray[np.int64], step: int) -> NDArray[np.float64]:
         """Return [R] the number that decides each row's next token."""
-        return self._uniforms[row_ids, step]
+        uniforms_R: NDArray[np.float64] = self._uniforms[row_ids, step]
+        return uniforms_R
 
     def append(
         self, row_ids: NDArray[np.int64], step: int, tokens_R: NDArray[np.int64], logprobs_R: NDArray[np.float32]

@@ -41,7 +41,7 @@ def draw(logits_RV: Tensor, uniforms_R: Tensor, sampling: Sampling) -> tuple[Ten
     step = max(1, MAX_ELEMENTS // logits_RV.shape[-1])
     parts = [
         _draw(logits, uniforms, sampling)
-        for logits, uniforms in zip(logits_RV.split(step), uniforms_R.split(step), strict=True)
+        for logits, uniforms in zip(torch.split(logits_RV, step), torch.split(uniforms_R, step), strict=True)
     ]
     if len(parts) == 1:
         return parts[0]

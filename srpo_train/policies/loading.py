@@ -6,7 +6,7 @@ import contextlib
 import importlib.resources
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -89,7 +89,7 @@ def read_checkpoint(
     try:
         with silent() if is_local else contextlib.nullcontext():  # a download may take minutes and shows its progress
             tokenizer = AutoTokenizer.from_pretrained(location)
-            model, report = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 location, dtype=dtype, attn_implementation=attention, output_loading_info=True
             )
     # Loading crosses four libraries and perhaps a network, each with its own error classes; the cause stays chained.
@@ -97,6 +97,7 @@ def read_checkpoint(
         reason = " ".join(str(error).split())  # the libraries break their messages into lines
         problem = f"policy {policy_id!r}: cannot load {location!r}"
         raise PolicyLoadError(f"{problem}; {_remedy(is_local)} ({reason})") from error
+    model, report = loaded
     if missing := sorted(report["missing_keys"]):
         # transformers would fill these with random numbers and only warn.
         raise PolicyLoadError(
@@ -111,14 +112,15 @@ def silent() -> Iterator[None]:
     """Hide the progress bars of transformers, which would tear up the trainer's own display."""
     from transformers.utils import logging
 
-    if not logging.is_progress_bar_enabled():
+    bars: Any = logging
+    if not bars.is_progress_bar_enabled():
         yield
         return
-    logging.disable_progress_bar()
+    bars.disable_progress_bar()
     try:
         yield
     finally:
-        logging.enable_progress_bar()
+        bars.enable_progress_bar()
 
 
 def _builtin_directory(policy_id: str, name: str) -> Path:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -77,7 +77,7 @@ class Policy:
         torch_dtype, torch_device = resolve_dtype(policy_id, dtype), resolve_device(policy_id, device)
         location = resolve_source(policy_id, source)
         model, tokenizer = read_checkpoint(policy_id, location, torch_dtype, attention)
-        model = model.to(torch_device)
+        torch.nn.Module.to(model, torch_device)
         if gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         return cls(
@@ -132,7 +132,8 @@ class Policy:
 
     def decode(self, token_ids: tuple[int, ...] | list[int]) -> str:
         """Return the text of sampled tokens without special tokens, otherwise untouched."""
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return cast(str, text)
 
     @contextlib.contextmanager
     def sampling_mode(self) -> Iterator[None]:
@@ -142,7 +143,7 @@ class Policy:
         of checkpointed layers.
         """
         was_training = self.model.training
-        self.model.eval()
+        self.model.train(False)
         try:
             # no_grad rather than inference_mode: some rotary embeddings update their own buffers in a forward pass,
             # and an inference tensor left there cannot take part in a later backward pass.

@@ -53,12 +53,13 @@ def test_a_token_of_weight_zero_is_never_drawn(weights, point):
     assert inverse_cdf(torch.tensor([weights]), uniforms(point)).item() == 1
 
 
-def test_the_tail_of_a_large_vocabulary_is_reachable():
-    # Mass of token 0 is 0.9; the other 200,000 share 0.1, 5e-7 each, which float32 sums near 1 would round away.
-    weights = torch.full((1, 200_001), 5e-7)
-    weights[0, 0] = 0.9
-    # u = 0.95 leaves half of the tail's mass before it: token 1 + 100,000, up to float32 rounding of 5e-7 and 0.9.
-    assert inverse_cdf(weights, uniforms(0.95)).item() == pytest.approx(100_001, abs=2)
+def test_every_token_of_a_long_tail_has_its_own_interval():
+    # Token 0 weighs 1, each of 200,000 others 2^-30. Cumulative weight of token i is 1 + i 2^-30, so a threshold of
+    # 1 + 100,000.5 * 2^-30 is first exceeded by token 100,001. Next to 1, float32 has steps of 128 such tokens.
+    weights = torch.full((1, 200_001), 2.0**-30)
+    weights[0, 0] = 1.0
+    point = (1 + 100_000.5 * 2**-30) / (1 + 200_000 * 2**-30)
+    assert inverse_cdf(weights, uniforms(point)).item() == 100_001
 
 
 def test_logprob_is_that_of_the_softmax():

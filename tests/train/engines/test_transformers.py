@@ -323,3 +323,43 @@ def test_no_requests_give_no_generations(tiny_policy):
 def test_bounds_below_one_are_refused(tiny_policy, bounds):
     with pytest.raises(ConfigError, match="at least 1"):
         TransformersEngine(tiny_policy, **bounds)
+
+
+# --- other architectures ------------------------------------------------------------------------------------------
+
+
+def small(config_name: str, vocab_size: int, **changes):
+    """A small random model of another architecture."""
+    import transformers
+
+    common = {
+        "vocab_size": vocab_size,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.3,
+    }
+    config = getattr(transformers, config_name)(**common | changes)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return transformers.AutoModelForCausalLM.from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("config_name", "changes"),
+    [
+        ("Qwen3Config", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "head_dim": 8}),
+        ("LlamaConfig", {"num_key_value_heads": 4}),
+        ("GPT2Config", {"bos_token_id": None, "eos_token_id": None}),
+    ],
+    ids=["sliding window", "a key-value head for each query head", "learned positions"],
+)
+def test_other_architectures_sample_what_they_recompute(tiny_policy, config_name, changes):
+    model = small(config_name, len(tiny_policy.tokenizer), **changes)
+    policy = Policy(policy_id="other", model=model, tokenizer=tiny_policy.tokenizer)
+    for generation in sample(policy, make_requests()):
+        expected = recomputed_logprobs(policy, generation)
+        torch.testing.assert_close(torch.tensor(generation.logprobs), expected, rtol=0, atol=2e-5)
