@@ -92,7 +92,7 @@ class TransformersEngine:
                     for batch in batches
                     for response in decode_batch(self._policy, batch, sampling, self._stop_texts)
                 }
-        except (RuntimeError, FloatingPointError) as error:  # torch raises RuntimeError, out of memory included
+        except (RuntimeError, IndexError, FloatingPointError) as error:  # out of memory is a RuntimeError
             raise EngineError(
                 f"engine of policy {self.policy_id!r} (version {self._policy.version}) failed on {len(rows)} requests: "
                 f"{error}; if memory ran out, lower max_batch_tokens (now {self._max_batch_tokens})"
