@@ -31,16 +31,16 @@ def test_everything_is_neutral_at_the_behavior_policy():
 
 
 def test_values_of_a_hand_made_batch():
-    # Four single events with ratios 2, 0.5, 1, 1 and advantages 1, 1, 0, -1: only the first is held by a bound.
-    # Mean (2 + .5 + 1 + 1) / 4 = 1.125; effective size 4.5^2 / (4 + .25 + 1 + 1) / 4 = 0.81;
-    # k3 of KL(old || current), rho - 1 - log rho: (1 - .6931) + (-.5 + .6931) = 0.5, over 4 tokens 0.125
-    half = math.log(2.0)
-    report = diagnose(Objective(), make_tensors([half, -half, 0.0, 0.0], [1] * 4, [1.0, 1.0, 0.0, -1.0]))
+    # Four single events with ratios 2, 1/4, 1, 1 and advantages 1, 1, 0, -1: only the first is held by a bound.
+    # Mean (2 + .25 + 1 + 1) / 4 = 1.0625; effective size 4.25^2 / (4 + .0625 + 1 + 1) / 4 = 0.7448454;
+    # k3 of KL(old || current), rho - 1 - log rho: (1 - .6931472) + (-.75 + 1.3862944) = 0.9431472, over 4 tokens
+    two = math.log(2.0)
+    report = diagnose(Objective(), make_tensors([two, -2 * two, 0.0, 0.0], [1] * 4, [1.0, 1.0, 0.0, -1.0]))
     assert report["clip_fraction"] == 0.25
-    assert report["ratio_mean"] == pytest.approx(1.125)
-    assert (report["ratio_min"], report["ratio_max"]) == pytest.approx((0.5, 2.0))
-    assert report["effective_size"] == pytest.approx(0.81)
-    assert report["approx_kl"] == pytest.approx(0.125)
+    assert report["ratio_mean"] == pytest.approx(1.0625)
+    assert (report["ratio_min"], report["ratio_max"]) == pytest.approx((0.25, 2.0))
+    assert report["effective_size"] == pytest.approx(0.7448454)
+    assert report["approx_kl"] == pytest.approx(0.2357868)
     assert report["num_zero_advantage_events"] == 1.0
     assert (report["num_events"], report["num_rows"], report["num_tokens"]) == (4.0, 4.0, 4.0)
 

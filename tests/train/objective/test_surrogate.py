@@ -223,8 +223,9 @@ def test_an_empty_member_leaves_the_others_as_they_are():
 
 @pytest.mark.parametrize("scaling", ["sqrt", "none", "mean"])
 @pytest.mark.parametrize("form", ["clipped", "linear"])
-def test_closed_form_coefficient_is_the_derivative(scaling, form):
-    objective = Objective(scaling=scaling, form=form, dual_clip=1.4)
+@pytest.mark.parametrize("dual_clip", [1.4, None])
+def test_closed_form_coefficient_is_the_derivative(scaling, form, dual_clip):
+    objective = Objective(scaling=scaling, form=form, dual_clip=dual_clip)
     # Ratios inside, above and below the range for both signs, a dual-clipped one, and one beyond exp's range
     log_ratios = [0.1, 0.05, 0.4, 0.3, -0.5, -0.2, 0.1, 0.1, 0.5, 0.4, -0.4, -0.2, 90.0, 90.0]
     tensors = one_token_rows(log_ratios, [2] * 7, [1.0, 1.0, 1.0, -1.0, -1.0, -1.0, -1.0])
