@@ -25,6 +25,7 @@ _FULL_WIDTH = {code: code - 0xFEE0 for code in (*range(0xFF10, 0xFF1A), *range(0
 _ROOT_SIGN = re.compile(r"√\s*(\d+(?:\.\d+)?|[A-Za-z])")
 _GROUP_COMMA = re.compile(r"\{,\}\s?|,\\!\s*")
 _GROUP_MARK = "\x1f"
+_BOLD_WORDS = re.compile(r"\*\*([^\W\d_][^*]*)\*\*(?=\s)")
 _FENCES = (("```", "```"), ("**", "**"), ("__", "__"), ("`", "`"), ("*", "*"), ("_", "_"), ('"', '"'), ("'", "'"))
 
 
@@ -54,6 +55,8 @@ def clean(text: str) -> str:
     text = text.strip()
     if _FORBIDDEN.search(text):
         raise Unreadable("control character")
+    if text.startswith("~~"):
+        raise Unreadable("struck out")
     if not text.isascii():
         text = _SUPERSCRIPT.sub(lambda m: "^{" + "".join(words.SUPERSCRIPTS[c] for c in m.group()) + "}", text)
         text = _SUBSCRIPT.sub(lambda m: "_{" + "".join(words.SUBSCRIPTS[c] for c in m.group()) + "}", text)
@@ -71,6 +74,7 @@ def _unwrap(text: str) -> str:
         for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]")):
             if text.startswith(opening) and text.endswith(closing):
                 text = text[2:-2]
+        text = _BOLD_WORDS.sub(r"\1", text)
         for opening, closing in _FENCES:
             inner = text[len(opening) : -len(closing)]
             if len(text) > 2 * len(opening) and text.startswith(opening) and text.endswith(closing):
@@ -135,6 +139,7 @@ def _based(match: re.Match[str]) -> tuple[str, int] | None:
 _SPACE = re.compile(r"(?:\s|~|\\[ ,;:!>]|\\(?=\s))+")
 _COMMAND = re.compile(r"\\([A-Za-z]+\*?|.)", re.DOTALL)
 _LETTERS = re.compile(r"[A-Za-z]+")
+_LONG_RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{4,}")
 _PROSE_WORD = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
 _CJK = re.compile(r"[\u4e00-\u9fff]+")
 _OPERATOR = re.compile(r"\*\*|<=|>=|!=|==|\.\.\.|\+/-|[-+*/^_!|()\[\]{},;:=<>&%'$€£¥@#?\"]")
@@ -155,6 +160,7 @@ class Lexer:
         self._brace_stack: list[str] = []
         self._arguments: list[list[int]] = []
         self._has_space = False
+        self._is_prose = any(run.group() not in words.FUNCTIONS for run in _LONG_RUN.finditer(text))
 
     def run(self) -> list[Token]:
         """Return all tokens of the text.
@@ -272,7 +278,7 @@ class Lexer:
             self._emit("sym", run)
         elif lower in words.WORD_SYMBOLS:
             self._emit("op", "inf")
-        elif lower in words.JOINERS or len(run) > 3 or self._is_bare_word(run):
+        elif lower in words.JOINERS or len(run) > 3 or self._is_short_word(lower) or self._is_bare_word(run):
             self._emit_long_run(run)
         else:
             for letter in run:
@@ -286,6 +292,10 @@ class Lexer:
                 self._emit("sym", run[-1])
                 return
         self._emit("word", run.lower() if not is_unit(run) else run)
+
+    def _is_short_word(self, run: str) -> bool:
+        """Whether a run of two or three letters is an English word among longer ones."""
+        return self._is_prose and (run in words.SMALL_WORDS or run in words.SHORT_WORDS)
 
     def _is_bare_word(self, run: str) -> bool:
         """Whether a short run after a number is a unit or a noun rather than variables."""
@@ -420,6 +430,9 @@ class ProseLexer(Lexer):
         if match is None:
             return False
         word = match.group()
+        if word.lower() in ("infinity", "infty"):
+            self._emit("op", "inf")
+            return True
         self._emit("word", word if is_unit(word) or len(word) == 1 else word.casefold(), is_prose=True)
         return True
 

@@ -262,7 +262,8 @@ class Parser:
                 plus_minus = 1 if token.text == "pm" else -1
             is_negative ^= token.text == "-"
         term = self._term()
-        term = negative(term) if is_negative else term
+        if is_negative:
+            term = _multiply(MINUS_ONE, term) if isinstance(term, Matrix) else negative(term)
         return PlusMinus(term, plus_minus) if plus_minus else term
 
     def _term(self) -> Node:

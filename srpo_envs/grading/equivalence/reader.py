@@ -18,7 +18,7 @@ _CHOICE_LEAD = re.compile(
     r"(?:the\s+)?(?:correct\s+)?(?:final\s+)?(?:answer|option|choice)(?:\s+is)?\s*:?\s*", re.IGNORECASE
 )
 _LETTERS = re.compile(r"[A-Za-z](?:\s*(?:,|;|and|&|\\&|、)\s*(?:and\s+)?[A-Za-z])+")
-_WORDS_ONLY = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
+_WORDS_ONLY = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+|-[A-Za-z]{4,})*(?:\s+[A-Za-z]+(?:'[A-Za-z]+|-[A-Za-z]{4,})*)*")
 _VOWELS = frozenset("aeiou")
 _JUNK = re.compile(r"[\W_]*")
 
@@ -90,10 +90,12 @@ def _without_article(text: str) -> str:
 
 
 def _without_lead_in(tokens: list[Token]) -> list[Token]:
-    """Drop words that only announce the value: 'the answer is', 'Answer:'."""
+    """Drop words that only announce the value: 'the answer is', 'Answer:', 'Area ='."""
     count = 0
     while count < len(tokens) and tokens[count].kind == "word":
         count += 1
+    if 0 < count < 5 and _is_label(tokens[: count + 1]):
+        return tokens[count + 1 :]
     for length in range(min(count, 5), 0, -1):
         lead = " ".join(token.text.casefold() for token in tokens[:length])
         if lead in words.LEAD_INS:
@@ -102,6 +104,15 @@ def _without_lead_in(tokens: list[Token]) -> list[Token]:
                 rest = rest[1:]
             return rest
     return tokens
+
+
+def _is_label(tokens: list[Token]) -> bool:
+    """Whether words and an equals sign or colon name the value that follows."""
+    *labels, sign = tokens
+    names = {token.text.casefold() for token in labels}
+    if sign.kind != "op" or sign.text not in ("=", ":") or names & (words.NOT_A_NOUN | words.JOINERS.keys()):
+        return False
+    return all(len(name) > 1 or not name.isascii() for name in names)
 
 
 def _as_text(tokens: list[Token]) -> Node:
