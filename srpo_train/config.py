@@ -417,8 +417,14 @@ def parse_recipe(
     raise ConfigError("\n".join(lines))
 
 
-def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
+def parse_override(
+    text: str, expected: str = "--set section.key=value, such as --set optim.lr=1e-6"
+) -> tuple[tuple[str, ...], Any]:
     """Split ``dotted.key=value`` into its keys and its TOML value.
+
+    Args:
+        text: As given on the command line.
+        expected: The form, for the error message.
 
     Raises:
         ConfigError: there is no ``=`` or no key.
@@ -430,7 +436,7 @@ def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
     dotted, equals, written = text.partition("=")
     keys = tuple(part.strip().strip("\"'") for part in dotted.split("."))
     if not equals or not all(keys):
-        raise ConfigError(f"--set {text}: expected section.key=value, such as optim.lr=1e-6")
+        raise ConfigError(f"{text!r}: expected {expected}")
     try:
         document = tomllib.loads(f"value = {written}")
     except tomllib.TOMLDecodeError:

@@ -24,7 +24,7 @@ def parse_arguments(texts: Sequence[str], split: str = "") -> dict[str, Any]:
 
     arguments: dict[str, Any] = {"split": split} if split else {}
     for text in texts:
-        keys, value = parse_override(text)
+        keys, value = parse_override(text, "--arg name=value, such as --arg level=3")
         table = arguments
         for key in keys[:-1]:
             table = table.setdefault(key, {})
