@@ -80,7 +80,7 @@ def test_an_override_value_cannot_smuggle_in_a_second_key() -> None:
 
 @pytest.mark.parametrize("text", ["optim.lr", "=3", "optim..lr=3"])
 def test_an_override_without_key_or_value_is_refused(minimal: Path, text: str) -> None:
-    assert "expected section.key=value" in failure(minimal, text)
+    assert "expected --set section.key=value" in failure(minimal, text)
 
 
 def test_an_override_below_a_value_is_refused(minimal: Path) -> None:
