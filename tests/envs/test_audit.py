@@ -135,6 +135,13 @@ def test_different_policies_of_one_event_may_have_different_versions():
     assert audit_events([make_event(2, members=members)]).is_ok
 
 
+def test_a_penalty_on_valid_members_is_found_on_the_event_itself():
+    report = audit_events([make_event(1, penalty=0.1, reward=-0.1)])
+    assert [(finding.rule, finding.record_id) for finding in report.findings] == [("penalty", "ep/e0")]
+    malformed = make_member(malformed_reason="no boxed answer", parsed=None)
+    assert audit_events([make_event(1, members=(malformed,), penalty=0.1, reward=-0.1)]).is_ok
+
+
 def test_the_same_episode_twice_is_found():
     report = audit_episodes([sound_episode(), sound_episode()])
     assert {finding.rule for finding in report.findings} == {"unique"}

@@ -649,6 +649,25 @@ def test_br_041_close_is_idempotent_and_runs_what_a_schedule_must_release():
     assert released == [active.task_id, second.task_id]
 
 
+def test_close_ends_a_schedule_that_something_else_still_refers_to():
+    released, held = [], []
+
+    def holding(env, task):
+        try:
+            yield env.ask("worker")
+        finally:
+            released.append("done")
+
+    def keep(env, task):
+        held.append(holding(env, task))
+        return held[0]
+
+    env = Scripted(keep)
+    env.reset(seed=0)
+    env.close()
+    assert released == ["done"]
+
+
 def test_br_041_a_schedule_releases_what_it_holds_when_its_transition_fails():
     released = []
 

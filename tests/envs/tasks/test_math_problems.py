@@ -108,6 +108,7 @@ FORMATS = {
     "olympiad several": ("olympiadbench", {"question": "P?", "final_answer": ["$1$", "3"]}, "1, 3"),
     "gsm8k": ("gsm8k", {"question": "P?", "answer": "She has 3*4=<<3*4=12>>12.\n#### 12"}, "12"),
     "gsm8k thousands": ("gsm8k", {"question": "P?", "answer": "1,000 of\n#### 1,234,567"}, "1234567"),
+    "gsm8k with the mark twice": ("gsm8k", {"question": "P?", "answer": "#### 5 or rather\n#### 6"}, "6"),
     "gsm8k negative": ("gsm8k", {"question": "P?", "answer": "#### -1,000"}, "-1000"),
     "dapo processed": ("dapo", {"prompt": "P?", "solution": "34", "data_source": "math_dapo"}, "34"),
     "dapo raw": (
