@@ -37,6 +37,20 @@ def test_one_token_attends_as_head_by_head(is_padded):
     assert weights is None
 
 
+def test_one_token_reads_keys_and_values_without_repeating_them(monkeypatch):
+    seen = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(query, key, value, **named):
+        seen.append((query.shape[1:3], key.shape[1], value.shape[1]))
+        return attend(query, key, value, **named)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    query, key, value = random(2, 6, 1, 8, seed=0), random(2, 2, 5, 8, seed=1), random(2, 2, 5, 8, seed=2)
+    grouped_decode(Layer(), query, key, value, torch.ones(2, 1, 1, 5, dtype=torch.bool))
+    assert seen == [((2, 3), 2, 2)]
+
+
 def test_several_tokens_attend_causally_as_in_transformers():
     query, key, value = random(2, 6, 5, 8, seed=0), random(2, 2, 5, 8, seed=1), random(2, 2, 5, 8, seed=2)
     output, _ = grouped_decode(Layer(), query, key, value, None, scaling=8**-0.5)
