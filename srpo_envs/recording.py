@@ -21,11 +21,12 @@ from srpo_envs.schedule import Ask, Reply, Role
 
 # --- ids ----------------------------------------------------------------------------------------------------------
 
+_CANONICAL = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
+
 
 def digest(*parts: Any) -> str:
     """Return a 128-bit hexadecimal digest of JSON values; any text has one, lone surrogates included."""
-    payload = json.dumps(parts, separators=(",", ":"), sort_keys=True)
-    return hashlib.blake2b(payload.encode("ascii"), digest_size=16).hexdigest()
+    return hashlib.blake2b(_CANONICAL.encode(parts).encode("ascii"), digest_size=16).hexdigest()
 
 
 def initial_state_id(env_id: str, task: Mapping[str, Any], seed: int, calls: Sequence[ToolCall]) -> str:
