@@ -18,8 +18,8 @@ class Monitor:
         engine_gap_bound: Largest ``train/engine_gap`` that is taken for rounding.
 
     Example:
-        >>> Monitor().check({"rollout/reward_std": 0.0, "rollout/reward_mean": 0.0})[0][:43]
-        'every episode of the step has reward 0: the'
+        >>> Monitor().check({"rollout/reward_std": 0.0, "rollout/reward_mean": 0.0})[0][:38]
+        'every episode of the step has reward 0'
     """
 
     def __init__(self, engine_gap_bound: float = ENGINE_GAP_BOUND) -> None:
@@ -39,8 +39,8 @@ class Monitor:
             reward = values.get("rollout/reward_mean", 0.0)
             yield (
                 "reward",
-                f"every episode of the step has reward {reward:g}: the step teaches nothing; where this lasts, the "
-                f"reward is constant, or the tasks are too hard or too easy for the policy",
+                f"every episode of the step has reward {reward:g}: it teaches nothing beyond penalties; where this "
+                f"lasts, the reward is constant, or the tasks are too hard or too easy for the policy",
             )
         for name, value in values.items():
             if name.startswith("rollout/valid_rate/") and value == 0.0:

@@ -76,8 +76,8 @@ app.command(
 app.command(
     "replay",
     epilog=_examples(
-        "srpo replay runs/tiny-arithmetic --episode s79/p0/g0",
-        "srpo replay runs/tiny-arithmetic --episode s79/p0/g0 --branch 1",
+        "srpo replay runs/tiny-arithmetic --episode step79/p0/g0",
+        "srpo replay runs/tiny-arithmetic --episode step79/p0/g0 --branch 1",
     ),
 )(guarded(replay))
 app.command("envs", epilog=_examples("srpo envs", "srpo envs ArithmeticSolverVerifier-v0"))(guarded(envs))

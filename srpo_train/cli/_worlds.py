@@ -89,4 +89,12 @@ def load_engines(source: PolicySource) -> dict[str, Engine]:
     from srpo_train.engines.transformers import TransformersEngine
     from srpo_train.policies.team import Team
 
+    hide_transformers_progress()
     return {policy.policy_id: TransformersEngine(policy) for policy in Team.load(source.specs, source.roles)}
+
+
+def hide_transformers_progress() -> None:
+    """Turn off the bars transformers draws for every file it reads or writes; they tear ours apart."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()

@@ -20,6 +20,7 @@ def train(
 
     A run killed at any moment goes on with --resume, to the same numbers. docs/recipes.md explains every key.
     """
+    from srpo_train.cli._worlds import hide_transformers_progress
     from srpo_train.config import load_recipe
 
     path = recipe / "recipe.toml" if recipe.is_dir() else recipe
@@ -28,5 +29,6 @@ def train(
 
     from srpo_train.loop import train as run  # after the recipe is known to be good: this imports torch
 
+    hide_transformers_progress()
     run_dir = run(resolved, resume=resume)
     typer.echo(f"\nrun directory: {run_dir}\nreport:        {run_dir / 'report.md'}")

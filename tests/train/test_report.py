@@ -1,4 +1,4 @@
-"""`srpo_train.report` and `curves`: figures from start and end, a picture, one episode's event audit."""
+"""`srpo_train.report`: figures from start and end, a picture, one episode's event audit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from srpo_envs.errors import RecordError
 from srpo_envs.records import Episode, Event, MemberRecord, write_episodes
 from srpo_train.config import load_recipe
-from srpo_train.curves import running_mean, time_shares
 from srpo_train.metrics import MetricLogger
 from srpo_train.report import write_report
 
@@ -117,21 +116,3 @@ def test_the_longest_stored_episode_is_shown_event_by_event(tmp_path: Path) -> N
     assert "Episode `ep1`, task `task`, team reward 1." in text
     assert "draft 1 \\| committed" in text
     assert "[events/](events/)" in text
-
-
-def test_a_running_mean_is_centred_and_keeps_the_ends() -> None:
-    # window 3: the ends stand alone, the middle is (1 + 2 + 6) / 3 = 3 and (2 + 6 + 4) / 3 = 4
-    assert running_mean([1.0, 2.0, 6.0, 4.0], window=3) == [1.0, 3.0, 4.0, 4.0]
-    assert running_mean([]) == []
-
-
-def test_time_shares_sum_to_one_even_when_the_clock_of_the_parts_exceeds_that_of_the_step() -> None:
-    lines = [
-        {"step": 0, "time/eval_s": 3.0},
-        {"step": 1, "time/generate_s": 1.0, "time/env_s": 1.0, "time/update_s": 1.0, "time/step_s": 4.0},
-        {"step": 2, "time/generate_s": 2.0, "time/env_s": 1.0, "time/update_s": 1.0, "time/step_s": 3.0},
-    ]
-    steps, shares = time_shares(lines)
-    assert steps == [1, 2]
-    assert shares["generation"] == [0.25, 0.5]
-    assert shares["other"] == [0.25, 0.0]
