@@ -94,6 +94,7 @@ class SolverVerifier(SetEnv):
             if not route.is_valid:
                 return []
             seats = [index - 1 for index in route.parsed]
+            state += ", solvers " + ", ".join(map(str, route.parsed)) + " chosen"
         elif self.variant == "mixed" and drafts:
             seats = range(1)
         return (

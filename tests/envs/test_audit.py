@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 from factories import APPROVE, REJECT, Lookup, NumberTasks, answer, boxed, make_event, make_member, play
@@ -223,6 +224,16 @@ def test_the_event_table_has_a_row_per_transition_whatever_its_cardinality():
         ("e3 verifier", "4 competing drafts", "1 verifier", "unapproved drafts", 1),
         ("e4 aggregator", "unapproved drafts", "1 aggregator", "terminal, team reward 0", 1),
     ]
+
+
+def test_the_table_in_the_docs_is_what_the_audit_prints():
+    page = Path(__file__).parents[2] / "docs" / "environments" / "math-solver-verifier.md"
+    answers = {"solver": "24", "revision": "24", "aggregator": "24"}
+    texts = {event_type: boxed(text) for event_type, text in answers.items()} | {"verifier": [REJECT, APPROVE]}
+    env = srpo_envs.make("MathSolverVerifier-v0")
+    env.reset(options={"task_index": 1})
+    assert env.episode.task["gold"] == "24"
+    assert format_event_table(play(env, texts, task_index=1)) in page.read_text(encoding="utf-8")
 
 
 def test_the_table_is_markdown_with_the_papers_columns():

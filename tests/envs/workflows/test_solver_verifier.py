@@ -174,6 +174,16 @@ def test_state_labels_tell_the_story():
     ]
 
 
+def test_the_label_of_a_routed_draft_says_who_was_chosen():
+    routes = ["?", "<route>1, 3</route>"]
+    episode = play_team({"router": routes, "verifier": APPROVE}, variant="routed")
+    assert [event.state_label for event in episode.events[:3]] == [
+        "question only",
+        "question only",
+        "question only, solvers 1, 3 chosen",
+    ]
+
+
 # --- any team -----------------------------------------------------------------------------------------------------
 
 texts = st.sampled_from(
