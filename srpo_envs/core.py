@@ -392,11 +392,10 @@ class SetEnv:
         """Run the schedule to its first ask, with the setup calls of a record when one is replayed."""
         state = self._require_state()
         try:
+            task = state.task.to_dict()
             running = self.schedule(state.task)
             if not isinstance(running, Generator):
-                raise ScheduleError(
-                    f"{self._name}: schedule() must be a generator; announce sets with yield self.ask()"
-                )
+                raise ScheduleError(f"{self._name}: schedule() must be a generator; announce sets with yield")
             state.running = running
             if recorded is not None:
                 state.call_log.start_replay(recorded)
@@ -409,7 +408,7 @@ class SetEnv:
             self.close()
             raise
         state.setup_calls = state.call_log.take()
-        state.state_id = initial_state_id(self._name, state.task.to_dict(), state.seed, state.setup_calls)
+        state.state_id = initial_state_id(self._name, task, state.seed, state.setup_calls)
         return self._announce(ask)
 
     def _advance(self, replies: list[Reply] | None) -> Ask | Outcome:

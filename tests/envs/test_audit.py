@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from factories import APPROVE, REJECT, Lookup, NumberTasks, answer, boxed, make_event, make_member, play
 from factories import with_tokens as fill_tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import srpo_envs
 from srpo_envs.audit import RULES, audit_episodes, audit_events, audit_run, event_table, format_event_table
@@ -169,6 +171,18 @@ def test_a_long_list_of_findings_is_cut_in_the_summary():
     report = audit_episodes([sound_episode()] * 5)
     assert len(report.findings) == 24
     assert report.summary(max_findings=2).endswith("... and 22 more")
+
+
+texts = st.sampled_from(["", boxed(1), APPROVE, REJECT, "<route>1</route>", "<route>2, 3</route>", "\x00\u2028"])
+
+
+@settings(max_examples=40)
+@given(data=st.data(), variant=st.sampled_from(["fixed", "mixed", "routed"]), max_events=st.integers(1, 12))
+def test_whatever_a_team_says_the_record_is_sound(data, variant, max_events):
+    env = SolverVerifier(NumberTasks(), variant=variant, max_rounds=3, max_events=max_events)
+    episode = play(env, lambda active, member: data.draw(texts), seed=0)
+    assert audit_episodes([episode]).findings == ()
+    assert len(event_table(episode)) == len(episode.events)
 
 
 # --- runs and replay ----------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from srpo_envs.errors import (
 from srpo_envs.parsing import Malformed, Parsed, parse_boxed_answer
 from srpo_envs.records import MemberOutput
 from srpo_envs.schedule import Outcome, Role
+from srpo_envs.tasks.base import Task
 from srpo_envs.workflows.single_agent import SingleAgent
 from srpo_envs.workflows.solver_verifier import SolverVerifier
 
@@ -135,6 +136,21 @@ def test_another_number_of_texts_raises():
 def test_reset_refuses_what_it_does_not_know(options, message):
     with pytest.raises(EnvMisuseError, match=message):
         make_env().reset(seed=0, options=options)
+
+
+def test_a_task_that_cannot_be_stored_is_refused_at_once():
+    env = make_env()
+    with pytest.raises(RecordError, match="expected JSON values, got set"):
+        env.reset(options={"task": Task("t", "Say 1.", "1", {"tags": {1}})})
+    with pytest.raises(EnvMisuseError, match=r"call reset\(\) first"):
+        env.step([])
+
+
+def test_a_task_can_be_given_as_it_is_stored():
+    env = make_env()
+    episode = play(env, {"solver": boxed(5), "verifier": APPROVE, "aggregator": boxed(5)}, task_index=5)
+    assert env.reset(options={"task": episode.task}).task_id == "numbers/5"
+    assert env.episode.task == episode.task
 
 
 def test_a_refused_reset_does_not_move_the_stream_of_tasks():
