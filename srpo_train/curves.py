@@ -103,7 +103,8 @@ def _draw_accuracy(panel: Any, lines: Lines) -> None:
     _, at_k = series(lines, "eval/pass_at_k")
     if steps and at_k and at_k != values:
         panel.plot(steps, at_k, ":", color=_ACCENT, linewidth=1.2, label="Pass@k")
-    panel.legend(loc="lower right", fontsize=9)
+    is_low = bool(steps) and values[-1] < 0.35
+    panel.legend(loc="upper right" if is_low else "lower right", fontsize=9)
 
 
 def _draw_reward(panel: Any, lines: Lines) -> None:
@@ -122,13 +123,13 @@ def _draw_valid(panel: Any, lines: Lines) -> None:
 def _draw_length(panel: Any, lines: Lines) -> None:
     panel.set_title("Response length per role (tokens)")
     _draw_roles(panel, lines, "rollout/response_length/")
-    panel.set_ylim(bottom=0)
+    _from_zero(panel)
 
 
 def _draw_gradient(panel: Any, lines: Lines) -> None:
     panel.set_title("Gradient norm before clipping")
     _smooth_line(panel, lines, "train/grad_norm", _ACCENT, "")
-    panel.set_ylim(bottom=0)
+    _from_zero(panel)
 
 
 def _draw_clip(panel: Any, lines: Lines) -> None:
@@ -141,7 +142,7 @@ def _draw_clip(panel: Any, lines: Lines) -> None:
 def _draw_entropy(panel: Any, lines: Lines) -> None:
     panel.set_title("Entropy (nats per token)")
     _smooth_line(panel, lines, "train/entropy", _ACCENT, "")
-    panel.set_ylim(bottom=0)
+    _from_zero(panel)
 
 
 def _draw_cardinality(panel: Any, lines: Lines) -> None:
@@ -217,6 +218,10 @@ def _smooth_line(
 def _legend(panel: Any, **where: Any) -> None:
     if panel.get_legend_handles_labels()[0]:
         panel.legend(handlelength=1.2, **{"loc": "best", **where})
+
+
+def _from_zero(panel: Any) -> None:
+    panel.set_ylim(0, panel.get_ylim()[1] * 1.06)
 
 
 def _as_percent(panel: Any) -> None:
