@@ -62,7 +62,6 @@ class AecSetEnv(AECEnv[str, "_seats.Observation", str]):  # type: ignore[misc]  
         self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
         self.terminations = dict.fromkeys(self.agents, False)
         self.truncations = dict.fromkeys(self.agents, False)
-        self._skip_agent_selection = None  # left by an episode that was abandoned among its None steps
         self._show(active, None)
 
     def step(self, action: str | None) -> None:

@@ -160,3 +160,18 @@ def test_closing_twice_is_safe(team):
     view.close()
     view.close()
     assert view.agents == []
+
+
+def test_a_set_of_several_roles_is_one_step(team):
+    class Mixed(type(team)):
+        def schedule(self, task):
+            both = self.ask("solver", seats=[1], context=self.context()) + self.ask("verifier", context=self.context())
+            draft, _ = yield both
+            return self.outcome(draft)
+
+    view = ParallelSetEnv(Mixed(team.tasks, num_solvers=2))
+    observations, infos = view.reset(seed=0)
+    assert [agent for agent in view.agents if observations[agent]["active"]] == ["solver_1", "verifier_0"]
+    assert (infos["solver_1"]["member_index"], infos["verifier_0"]["member_index"]) == (0, 1)
+    view.step({"solver_1": "a", "verifier_0": "b"})
+    assert [member.text for member in view.set_env.episode.events[0].members] == ["a", "b"]
