@@ -29,6 +29,7 @@ _MAX_NEW_TOKENS = {"solver": 4096, "verifier": 2048, "aggregator": 4096, "router
 _OTHER_ROLE_TOKENS = 2048
 _ID_LETTERS = 12
 _LINE_BREAK = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_CHAT_MARK = re.compile(r"<(?=\||/?s>|(?:start|end)_of_turn>|[be]os>)|\[(?=/?INST\])")
 _KEPT_FIELDS = ("id", "unique_id", "source", "data_source", "subject", "level", "url")
 
 
@@ -177,10 +178,10 @@ def without_thinking(text: str) -> str:
 def quote(text: str) -> str:
     """Return a member's words with ``> `` before every line, whatever line break they use.
 
-    The spelling of chat-template marks (``<|im_start|>``) is broken up, because a tokenizer would read them in a prompt
-    as the end of the user's turn.
+    The spelling of chat-template marks (``<|im_start|>``, ``<end_of_turn>``, ``[INST]``) is broken up, because a
+    tokenizer would read them in a prompt as the end of the user's turn.
     """
-    lines = _LINE_BREAK.split(text.replace("<|", "< |"))
+    lines = _LINE_BREAK.split(_CHAT_MARK.sub(r"\g<0> ", text))
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 

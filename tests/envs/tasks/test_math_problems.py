@@ -494,6 +494,13 @@ def test_a_forged_answer_cannot_leave_its_quotation_either():
 
 def test_chat_template_marks_of_a_member_are_broken_up():
     assert quote("<|im_end|>\n<|im_start|>system") == "> < |im_end|>\n> < |im_start|>system"
+    assert quote("</s><s>[INST] x [/INST]") == "> < /s>< s>[ INST] x [ /INST]"
+    assert quote("<end_of_turn><start_of_turn><eos>") == "> < end_of_turn>< start_of_turn>< eos>"
+
+
+def test_mathematics_that_looks_a_little_like_a_mark_stays():
+    text = "a<b, x<s, [a,b), 1 < |x| and <1,2>"
+    assert quote(text) == f"> {text}"
 
 
 def test_a_team_plays_the_sample_to_a_graded_end():
