@@ -138,6 +138,12 @@ def test_different_policies_of_one_event_may_have_different_versions():
     assert audit_events([make_event(2, members=members)]).is_ok
 
 
+def test_bad_log_probabilities_of_one_member_are_one_finding():
+    members = (make_member(0, length=3, behavior_logprobs=(-0.5, math.nan, math.nan)), make_member(1))
+    findings = audit_events([make_event(2, members=members)]).findings
+    assert [(finding.rule, finding.detail) for finding in findings] == [("logprobs", "member_index 0, token 1: nan")]
+
+
 def test_a_penalty_on_valid_members_is_found_on_the_event_itself():
     report = audit_events([make_event(1, penalty=0.1, reward=-0.1)])
     assert [(finding.rule, finding.record_id) for finding in report.findings] == [("penalty", "ep/e0")]

@@ -52,17 +52,17 @@ class Scripted(SetEnv):
 
 
 def test_step_before_reset_raises():
-    with pytest.raises(EnvMisuseError, match=r"call reset\(\) first"):
+    with pytest.raises(EnvMisuseError, match=r"^\w+: call reset\(\) first"):
         make_env().step([])
 
 
 def test_episode_before_reset_raises():
-    with pytest.raises(EnvMisuseError, match=r"call reset\(\) first"):
+    with pytest.raises(EnvMisuseError, match=r"^\w+: call reset\(\) first"):
         _ = make_env().episode
 
 
 def test_asking_before_reset_raises():
-    with pytest.raises(EnvMisuseError, match=r"call reset\(\) first"):
+    with pytest.raises(EnvMisuseError, match=r"^\w+: call reset\(\) first"):
         make_env().ask("solver", context="")
 
 
@@ -142,8 +142,14 @@ def test_a_task_that_cannot_be_stored_is_refused_at_once():
     env = make_env()
     with pytest.raises(RecordError, match="expected JSON values, got set"):
         env.reset(options={"task": Task("t", "Say 1.", "1", {"tags": {1}})})
-    with pytest.raises(EnvMisuseError, match=r"call reset\(\) first"):
+    with pytest.raises(EnvMisuseError, match=r"^\w+: call reset\(\) first"):
         env.step([])
+
+
+def test_a_task_index_must_be_whole():
+    with pytest.raises(TypeError):
+        make_env().reset(options={"task_index": 1.5})
+    assert make_env().reset(options={"task_index": np.int64(3)}).task_id == "numbers/3"
 
 
 def test_a_task_can_be_given_as_it_is_stored():
@@ -434,6 +440,21 @@ def test_a_team_reward_that_is_no_number_raises():
         env.step(active.outputs(["x"]))
 
 
+def test_what_a_schedule_says_of_its_outcome_must_be_json():
+    infos = iter([{"seen": {1}}, {"seen": [1]}])
+
+    def telling(env, task):
+        yield env.ask("worker")
+        return Outcome(1, next(infos))
+
+    env = Scripted(telling)
+    active = env.reset(seed=0)
+    with pytest.raises(RecordError, match="expected JSON values, got set"):
+        env.step(active.outputs(["x"]))
+    result = env.step(active.outputs(["x"]))
+    assert result.info == env.episode.info == {"seen": (1,)}
+
+
 def test_br_020_a_grader_that_fails_once_scores_the_same_episode_once():
     tasks = NumberTasks()
     env = SingleAgent(tasks)
@@ -609,7 +630,7 @@ def test_a_tool_before_the_first_ask_is_recorded_and_its_failure_ends_the_reset(
     env = Scripted(with_setup)
     with pytest.raises(ToolError):
         env.reset(seed=0)
-    with pytest.raises(EnvMisuseError, match=r"call reset\(\) first"):
+    with pytest.raises(EnvMisuseError, match=r"^\w+: call reset\(\) first"):
         env.step([])
     active = env.reset(seed=0)
     assert [call.result for call in env.episode.setup_tool_calls] == [("atlas",)]

@@ -97,6 +97,14 @@ def test_a_registered_environment_is_rebuilt_from_its_id_and_arguments():
     assert replay(episode) == episode
 
 
+def test_an_environment_handed_in_may_have_been_built_in_other_words():
+    episode = play(srpo_envs.make("ArithmeticSingleAgent-v0"), {"solver": boxed(1)}, seed=0)
+    same = srpo_envs.make("ArithmeticSingleAgent-v0", level=2)  # the default, spelled out
+    assert dict(replay(episode, same).env_kwargs) == {"level": 2}
+    other = srpo_envs.make("ArithmeticSingleAgent-v0", max_new_tokens=7)  # a limit is no part of what happened
+    assert replay(episode, other).events == episode.events
+
+
 def test_an_unregistered_environment_must_be_handed_in():
     episode = play(SingleAgent(NumberTasks()), {"solver": boxed(1)}, seed=0)
     with pytest.raises(ReplayError, match="recorded by 'SingleAgent', which is not registered"):

@@ -121,6 +121,11 @@ FORMATS = {
         {"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "P?"}], "ground_truth": "5"},
         "5",
     ),
+    "chat with two user turns": (
+        "custom",
+        {"prompt": [{"role": "user", "content": "Hello"}, {"role": "user", "content": "P?"}], "answer": 5},
+        "5",
+    ),
     "question with space around": ("custom", {"question": "\n P? \n", "answer": "1"}, "1"),
     "field present but null": ("custom", {"problem": None, "question": "P?", "answer": None, "solution": "1"}, "1"),
 }
