@@ -28,7 +28,7 @@ def replay(episode: Episode, env: SetEnv | None = None) -> Episode:
             lost.
 
     Returns:
-        The rebuilt episode, equal to the record.
+        The rebuilt episode, equal to the record (but for `env_kwargs` when `env` was built from other arguments).
 
     Raises:
         ReplayError: the rebuilt episode differs; names the first difference.
