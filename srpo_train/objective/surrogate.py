@@ -193,13 +193,8 @@ def units(objective: Objective, tensors: LossTensors, totals: Totals | None = No
     if objective.unit == "sequence":
         return Units(log_ratio_M, _row_advantage(tensors), weight_M)
     log_ratio_E = set_log_ratio(log_ratio_M, tensors.event_of_row_M, tensors.cardinality_E, scaling=objective.scaling)
-    return Units(log_ratio_E, tensors.advantage_E, _event_weight(objective, tensors, weight_M, totals))
-
-
-def _event_weight(objective: Objective, tensors: LossTensors, weight_M: Tensor, totals: Totals) -> Tensor:
-    if objective.reduction == "event":  # exactly 1/E, rather than a sum of K rounded parts
-        return weight_M.new_full((tensors.cardinality_E.numel(),), 1.0 / totals.num_events)
-    return sum_members(weight_M, tensors.event_of_row_M, tensors.cardinality_E.numel())
+    weight_E = sum_members(weight_M, tensors.event_of_row_M, tensors.cardinality_E.numel())
+    return Units(log_ratio_E, tensors.advantage_E, weight_E)
 
 
 def _token_units(objective: Objective, tensors: LossTensors, totals: Totals) -> Units:

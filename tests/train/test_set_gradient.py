@@ -142,7 +142,11 @@ def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-@pytest.mark.parametrize("extras", [{}, {"kl_coef": 0.3, "entropy_coef": 0.02}], ids=["plain", "kl and entropy"])
+@pytest.mark.parametrize(
+    "extras",
+    [{}, {"entropy_coef": 0.02}, {"kl_coef": 0.3, "entropy_coef": 0.02}],
+    ids=["plain", "entropy", "kl and entropy"],
+)
 def test_gradient_equals_autograd_through_the_whole_objective(name, extras, team):
     objective = preset(name, **extras)
     value, expected = autograd_reference(objective, team)
@@ -260,6 +264,20 @@ def test_perturbed_environment_text_changes_no_coefficient(team64):
     actual = loss_coefficients(preset("srpo"), replace(tensors, current_MT=noisy))
     assert actual[0] == expected[0]
     assert torch.equal(actual[1].logprobs_MT, expected[1].logprobs_MT)
+
+
+def test_rows_may_carry_advantages_of_their_own():
+    # Two members of one event, ratio 1, mean over rows: each token's coefficient is its row's advantage over 2 rows.
+    rows = [MemberRow(event_index=0, member_index=j, policy_id="p", prompt_ids=[1], token_ids=[2]) for j in (0, 1)]
+    batch = EventBatch(
+        rows=rows,
+        cardinality_E=torch.tensor([2]),
+        advantage_E=torch.tensor([9.0]),
+        advantage_M=torch.tensor([1.0, -3.0]),
+    )
+    objective = Objective(unit="sequence", reduction="row")
+    _, coefficients = loss_coefficients(objective, loss_tensors(objective, batch, None))
+    assert coefficients.logprobs_MT.flatten().tolist() == [0.5, -1.5]
 
 
 def test_a_nan_coefficient_reaches_the_parameters(team64):
