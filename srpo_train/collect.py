@@ -21,6 +21,7 @@ from srpo_envs.core import SetEnv
 from srpo_envs.errors import ConfigError, EngineError, SurroundingsError, near_miss
 from srpo_envs.records import ActiveSet, Episode, Member, MemberOutput
 from srpo_train.engines.base import Engine, Generation, GenerationRequest, Sampling
+from srpo_train.roles import policy_id_of
 from srpo_train.workers import StepWorkers
 
 logger = logging.getLogger(__name__)
@@ -291,9 +292,7 @@ class Collector:
         )
 
     def _policy_of(self, role: str) -> str:
-        policy_id = self._roles.get(role) or self._roles.get("*")
-        if policy_id is None:
-            raise ConfigError(f"roles: no policy for role {role!r}{near_miss(role, self._roles)}; add it or '*'")
+        policy_id = policy_id_of(self._roles, role)
         if policy_id not in self._engines:
             raise ConfigError(f"roles: role {role!r} names policy {policy_id!r}{near_miss(policy_id, self._engines)}")
         return policy_id

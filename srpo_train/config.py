@@ -36,15 +36,13 @@ from pydantic import (
 )
 
 from srpo_envs.errors import ConfigError, near_miss
+from srpo_train.roles import ANY_ROLE, policy_id_of
 
 if TYPE_CHECKING:
     from srpo_train.objective.spec import Objective
 
 BUILTIN_TEAM = "builtin:tiny-team"
 """Name of the embedded tiny policy in ``policies.<id>.model``."""
-
-ANY_ROLE = "*"
-"""Key of ``[roles]`` that stands for every role without an entry of its own."""
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 _Probability = Annotated[float, Field(gt=0, le=1)]
@@ -336,18 +334,28 @@ class Recipe(_Section):
         """The evaluation world: `env` with `eval.kwargs` laid over its arguments."""
         return EnvConfig(id=self.env.id, kwargs={**self.env.kwargs, **self.eval.kwargs})
 
+    def policy_specs(self, checkpoint: Path | None = None) -> dict[str, dict[str, Any]]:
+        """Return the arguments of `Policy.load` by policy id, with the weights of a checkpoint where one is given."""
+        return {
+            policy_id: {
+                **config.model_dump(exclude={"model"}),
+                "source": str(checkpoint / policy_id) if checkpoint else config.model,
+            }
+            for policy_id, config in self.policies.items()
+        }
+
+    @property
+    def role_table(self) -> dict[str, str]:
+        """The ``[roles]`` section, or one policy for every role where it is left out."""
+        return dict(self.roles) or {ANY_ROLE: next(iter(self.policies))}
+
     def policy_of(self, role: str) -> str:
         """Return the id of the policy that answers for a role.
 
         Raises:
             ConfigError: the role has no policy and there is no ``"*"``.
         """
-        if not self.roles:
-            return next(iter(self.policies))
-        policy_id = self.roles.get(role, self.roles.get(ANY_ROLE))
-        if policy_id is None:
-            raise ConfigError(f"roles: no policy for role {role!r}; add {role} = '<policy id>' or '*' = '<policy id>'")
-        return policy_id
+        return policy_id_of(self.role_table, role)
 
     def role_map(self, role_names: Iterable[str]) -> dict[str, str]:
         """Return role to policy id for the roles of an environment.

@@ -25,6 +25,8 @@ from srpo_train.set_gradient import SetGradient, accumulate_set_gradient, with_l
 
 logger = logging.getLogger(__name__)
 
+_GAP_SAMPLE = 8  # events
+
 
 class Learner:
     """Optimises every policy of a team on the same objective.
@@ -73,8 +75,10 @@ class Learner:
         num_updates = self._config.num_epochs * self._config.num_minibatches
         metrics = {"train/lr": learning_rate} | _token_metrics(batch)
         if num_updates > 1 or self._objective.kl_coef:
-            batch, gap = self._with_trainer_logprobs(batch)
-            metrics["train/engine_gap"] = gap
+            batch, metrics["train/engine_gap"] = self._with_trainer_logprobs(batch)
+        else:  # a batch used once needs no old log-probabilities; a few events still watch over the engine
+            sample = batch.select(range(min(batch.num_events, _GAP_SAMPLE)))
+            metrics["train/engine_gap"] = self._with_trainer_logprobs(sample)[1]
         num_nonfinite = self._num_nonfinite
         reports: list[dict[str, float]] = []
         for epoch in range(self._config.num_epochs):

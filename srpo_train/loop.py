@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +79,15 @@ class Trainer:
         env = make_env()
         self._order = TaskOrder(env.tasks.num_tasks, recipe.seed)
         roles = recipe.role_map(env.roles)
-        self._team = _load_team(recipe, roles, checkpoint.path if checkpoint else None)
         self._objective = recipe.objective.build()
+        self._team = Team.load(recipe.policy_specs(checkpoint.path if checkpoint else None), roles)
         self._learner = Learner(
             self._team.policies,
             self._objective,
             recipe.optim,
             num_steps=recipe.train.num_steps,
             temperature=recipe.sampling.temperature,
-            references=_load_team(recipe, roles, None).policies if self._objective.kl_coef else None,
+            references=Team.load(recipe.policy_specs(), roles).policies if self._objective.kl_coef else None,
         )
         if checkpoint:
             self._restore(self._store.load_state(checkpoint))
@@ -95,10 +95,10 @@ class Trainer:
             policy.policy_id: TransformersEngine(policy, max_batch_tokens=recipe.engine.max_batch_tokens)
             for policy in self._team
         }
-        self._collector = self._make_collector(make_env)
-        self._eval_collector = self._make_collector(_env_factory(recipe.eval_env))
         self._monitor = Monitor()
         self._metrics = open_metrics(recipe, run_dir, resume_step=self._step if checkpoint else None)
+        self._collector = self._make_collector(make_env)
+        self._eval_collector = self._make_collector(_env_factory(recipe.eval_env))
 
     def __enter__(self) -> Trainer:
         """Return the trainer; leaving the block releases everything."""
@@ -248,18 +248,6 @@ def _may_change(key: str, recipe: Recipe) -> bool:
 
 def _env_factory(config: EnvConfig) -> Callable[[], SetEnv]:
     return lambda: srpo_envs.make(config.id, **config.kwargs)
-
-
-def _load_team(recipe: Recipe, roles: Mapping[str, str], checkpoint: Path | None) -> Team:
-    """Load the policies of the recipe, from a checkpoint where there is one."""
-    specs = {
-        policy_id: {
-            **config.model_dump(exclude={"model"}),
-            "source": str(checkpoint / policy_id) if checkpoint else config.model,
-        }
-        for policy_id, config in recipe.policies.items()
-    }
-    return Team.load(specs, roles)
 
 
 def _sampling(settings: Any) -> Sampling:

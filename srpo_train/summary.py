@@ -41,7 +41,7 @@ def summarize_rollout(episodes: Sequence[Episode]) -> dict[str, float]:
         cardinality[event.event_type].append(event.cardinality)
     by_role = _members_by_role(episodes)
     values = {
-        "reward_std": statistics.pstdev([episode.reward for episode in episodes]) if episodes else 0.0,
+        "reward_std": _spread([episode.reward for episode in episodes]),
         "team_return_mean": _mean([event.team_return or 0.0 for event in events]),
         "penalty_mean": _mean([episode.penalty for episode in episodes]),
         "event_completeness": _mean([event.is_complete for event in events]),
@@ -72,6 +72,11 @@ def _members_by_role(episodes: Sequence[Episode]) -> dict[str, list[MemberRecord
 
 def _named(values: Mapping[str, float], prefix: str) -> dict[str, float]:
     return {f"{prefix}/{name}": float(value) for name, value in values.items()}
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Population standard deviation; exactly 0 when all values are equal, which rounding alone would not give."""
+    return statistics.pstdev(values) if len(set(values)) > 1 else 0.0
 
 
 def _mean(values: Sequence[float]) -> float:

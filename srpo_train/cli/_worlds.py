@@ -69,19 +69,19 @@ def find_policies(text: str, *, step: int = -1, device: str = "auto") -> PolicyS
 
 def _policies_of_run(run_dir: Path, step: int) -> PolicySource:
     from srpo_train.checkpoint import CheckpointStore
-    from srpo_train.config import ANY_ROLE, load_recipe
+    from srpo_train.config import load_recipe
 
     recipe = load_recipe(run_dir / "recipe.toml")
     store = CheckpointStore(run_dir / "checkpoints", is_read_only=True)
     checkpoint = store.at(step) if step >= 0 else store.latest()
     if checkpoint is None:
         raise CheckpointError(f"{run_dir}: no checkpoint yet; the first comes at step {recipe.train.checkpoint_every}")
-    specs = {
-        policy_id: {**policy.model_dump(exclude={"model"}), "source": str(checkpoint.path / policy_id)}
-        for policy_id, policy in recipe.policies.items()
-    }
-    roles = dict(recipe.roles) or {ANY_ROLE: next(iter(recipe.policies))}
-    return PolicySource(name=f"{run_dir} at step {checkpoint.step}", specs=specs, roles=roles, recipe=recipe)
+    return PolicySource(
+        name=f"{run_dir} at step {checkpoint.step}",
+        specs=recipe.policy_specs(checkpoint.path),
+        roles=recipe.role_table,
+        recipe=recipe,
+    )
 
 
 def load_engines(source: PolicySource) -> dict[str, Engine]:

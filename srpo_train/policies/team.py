@@ -9,9 +9,7 @@ from typing import Any
 
 from srpo_envs.errors import ConfigError, UnknownIdError, near_miss
 from srpo_train.policies.policy import Policy
-
-ANY_ROLE = "*"
-"""Stands for every role that a team does not name."""
+from srpo_train.roles import ANY_ROLE, policy_id_of
 
 
 class Team:
@@ -87,15 +85,9 @@ class Team:
         """Return the policy that answers for a role.
 
         Raises:
-            UnknownIdError: the role is not named and the team has no default.
+            ConfigError: the role is not named and the team has no default.
         """
-        policy_id = self._roles.get(role, self._roles.get(ANY_ROLE))
-        if policy_id is None:
-            raise UnknownIdError(
-                f"no policy answers for role {role!r}: map it, or '{ANY_ROLE}' for every role not named"
-                f"{near_miss(role, self._roles)}"
-            )
-        return self._policies[policy_id]
+        return self._policies[policy_id_of(self._roles, role)]
 
 
 def _check_policies(policies: Mapping[str, Policy]) -> None:

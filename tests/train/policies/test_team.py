@@ -40,7 +40,7 @@ def test_a_mixed_team_falls_back_to_its_default(policies):
 
 def test_a_role_without_policy_is_refused_with_the_nearest_one(policies):
     team = Team(policies, {"solver": "drafts"})
-    with pytest.raises(UnknownIdError, match=r"role 'solvers'.*did you mean 'solver'"):
+    with pytest.raises(ConfigError, match=r"role 'solvers'.*did you mean 'solver'"):
         team.policy_of("solvers")
 
 
