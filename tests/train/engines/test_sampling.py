@@ -53,6 +53,13 @@ def test_a_token_of_weight_zero_is_never_drawn(weights, point):
     assert inverse_cdf(torch.tensor([weights]), uniforms(point)).item() == 1
 
 
+def test_the_rounding_of_a_parallel_sum_cannot_give_weight_to_a_token_without(monkeypatch):
+    # An accelerator may sum to [1/4, 1/4 + 2^-40, 1]; the point falls into the sliver that token 1 seems to have.
+    rounded = torch.tensor([[0.25, 0.25 + 2**-40, 1.0]], dtype=torch.float64)
+    monkeypatch.setattr(torch.Tensor, "cumsum", lambda tensor, dim: rounded)
+    assert inverse_cdf(torch.tensor([[0.25, 0.0, 0.75]]), uniforms(0.25 + 2**-41)).item() == 2
+
+
 def test_every_token_of_a_long_tail_has_its_own_interval():
     # Token 0 weighs 1, each of 200,000 others 2^-30. Cumulative weight of token i is 1 + i 2^-30, so a threshold of
     # 1 + 100,000.5 * 2^-30 is first exceeded by token 100,001. Next to 1, float32 has steps of 128 such tokens.
