@@ -8,6 +8,7 @@ with hard limits. Model text is never executed and never reaches sympy as text.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -16,10 +17,12 @@ from pathlib import Path
 
 from srpo_envs.errors import UnreadableGoldError
 from srpo_envs.grading.equivalence.compare import CheapJudge
-from srpo_envs.grading.equivalence.decide import decide
+from srpo_envs.grading.equivalence.decide import FAILURES, decide
 from srpo_envs.grading.equivalence.nodes import Unreadable
 from srpo_envs.grading.equivalence.reader import read
 from srpo_envs.grading.pool import WorkerPool
+
+logger = logging.getLogger(__name__)
 
 LIMIT_S = 1.4
 """Wall-clock limit of one check in a worker; with the start of a worker an answer stays under two seconds."""
@@ -83,9 +86,16 @@ class MathGrader:
             GraderUnavailableError: no worker can be started.
         """
         check_gold(gold)
-        verdict = gold.strip() == answer.strip() or decide(gold, answer, self._judge)
+        verdict = gold.strip() == answer.strip() or self._cheap_verdict(gold, answer)
         self._count(is_cheap=verdict is not None)
         return self._ask_worker(gold, answer) if verdict is None else verdict
+
+    def _cheap_verdict(self, gold: str, answer: str) -> bool | None:
+        try:
+            return decide(gold, answer, self._judge)
+        except FAILURES:
+            logger.debug("cheap grading failed on %r", answer[:80], exc_info=True)
+            return None
 
     def _count(self, *, is_cheap: bool) -> None:
         with self._lock:

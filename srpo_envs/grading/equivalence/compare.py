@@ -42,7 +42,7 @@ from .nodes import (
 from .units import DEGREE, PERCENT, RADIAN
 
 Verdict = bool | None
-MAX_ITEMS = 200
+MAX_ITEMS = 64
 _ORDER = frozenset(("<", ">", "le", "ge", "ne"))
 _FLIPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "ne": "ne"}
 _FREE_CONSTANTS = frozenset(("C", "c", "K", "k", "D", "C_1", "c_1", "C_0", "c_0"))

@@ -99,7 +99,7 @@ def _without_dollars(text: str) -> str:
 # --- numbers ------------------------------------------------------------------------------------------------------
 
 _BASE = r"_\s*(?:\{\s*\(?(\d{1,2})\)?\s*\}|(\d{1,2})(?!\d)|\{?\\(?:text|mathrm|textrm|mbox)\s*\{\s*\(?([a-z]+)\)?\s*\}\}?|\{([a-z]{3,})\})"
-_BASED = re.compile(r"(?:\(\s*)?([0-9A-Fa-f]*[0-9][0-9A-Fa-f]*|[A-Fa-f]{2,})(?:\s*\))?\s*" + _BASE)
+_BASED = re.compile(r"(?:\(\s*)?([0-9A-Fa-f]+)(?:\s*\))?\s*" + _BASE)
 _REPEATING = re.compile(
     r"(\d*)\.(\d*)(?:\\(?:overline|bar)\s*(?:\{\s*(\d+)\s*\}|(\d))|\\dot\s*\{?(\d)\}?(?:(\d*)\\dot\s*\{?(\d)\}?)?|\((\d+)\)"
     r"|\s*(\\l?dots(?![a-z])|\\cdots|\.\.\.))"
@@ -124,9 +124,17 @@ def _repeating(match: re.Match[str]) -> Fraction | None:
     return head + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
 
 
+def spelled(value: Fraction) -> str:
+    """Return a text for a number; beyond Python's limit on decimal text it is hexadecimal."""
+    is_long = max(value.numerator.bit_length(), value.denominator.bit_length()) > 12_000
+    return f"{value.numerator:#x}/{value.denominator:#x}" if is_long else str(value)
+
+
 def _based(match: re.Match[str]) -> tuple[str, int] | None:
     """Return (digits, base) when the digits exist in the base."""
     digits, number = match.group(1).upper(), match.group(2) or match.group(3)
+    if len(digits) == 1 and digits.isalpha():
+        return None
     word = match.group(4) or match.group(5)
     base = int(number) if number else words.BASE_WORDS.get(word or "", 0)
     if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in digits):
@@ -224,7 +232,7 @@ class Lexer:
             return True
         if (match := _REPEATING.match(text, start)) and (value := _repeating(match)) is not None:
             self.position = match.end()
-            self._emit("num", str(value), value)
+            self._emit("num", spelled(value), value)
             return True
         patterns = (_MARKED, _SPACED, _GROUPED, _PLAIN) if self._bracket_depth == 0 else (_MARKED, _PLAIN)
         match = next((found for pattern in patterns if (found := pattern.match(text, start))), None)
@@ -245,8 +253,7 @@ class Lexer:
             if abs(power) > 5000:
                 raise Unreadable("exponent out of range")
             value *= Fraction(10) ** power
-        name = str(value) if value.denominator != 1 or "." in digits or exponent else str(int(digits))
-        self._emit("num", name, value)
+        self._emit("num", spelled(value), value)
 
     def _letters(self) -> bool:
         """Read a run of letters: a function, a constant, a word, a unit, or variables side by side."""

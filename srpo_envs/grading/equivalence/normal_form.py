@@ -8,6 +8,7 @@ numerator has no terms left. With opaque atoms in it, nothing is claimed.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from fractions import Fraction
 from math import comb, factorial, floor, gcd, isqrt, lcm
@@ -57,8 +58,13 @@ class Quotient:
         return self.numerator.get(_ONE, Fraction(0))
 
     def key(self) -> str:
-        """Return a text that is equal for equal normal forms."""
-        return f"{sorted(self.numerator.items(), key=str)}/{sorted(self.denominator.items(), key=str)}"
+        """Return a short text that is equal for equal normal forms, and for no others but by a hash collision."""
+        parts = [
+            f"{monomial} {value.numerator:x}/{value.denominator:x}"
+            for poly in (self.numerator, {}, self.denominator)
+            for monomial, value in (sorted(poly.items(), key=lambda item: str(item[0])) or [((), Fraction(0))])
+        ]
+        return hashlib.blake2b("|".join(parts).encode(), digest_size=16).hexdigest()
 
 
 # --- polynomials --------------------------------------------------------------------------------------------------

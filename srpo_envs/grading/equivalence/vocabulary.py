@@ -444,5 +444,7 @@ BASE_WORDS: Mapping[str, int] = {
     )
 } | {"bin": 2, "binary": 2, "oct": 8, "octal": 8, "hex": 16, "dec": 10, "hexadecimal": 16, "decimal": 10}
 
-SHORT_WORDS = frozenset("the are not per for day get has all one two six ten its was can and any out off you our".split())
+SHORT_WORDS = frozenset(
+    "the are not per for day get has all one two six ten its was can and any out off you our".split()
+)
 """Three-letter words that are words, not variables, when a longer word stands in the same text."""

@@ -1402,7 +1402,11 @@ KINDS: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
         ],
     ),
     "units_wrong": (
-        [(r"6\text{ ft}", r"6\text{ feet}"), (r"6\text{ hours}", r"6\text{ hrs}"), (r"6\text{ cm}^3", r"6\text{ cubic cm}")],
+        [
+            (r"6\text{ ft}", r"6\text{ feet}"),
+            (r"6\text{ hours}", r"6\text{ hrs}"),
+            (r"6\text{ cm}^3", r"6\text{ cubic cm}"),
+        ],
         [
             (r"6\text{ cm}", r"6\text{ cm}^2"),
             (r"6\text{ cm}", r"6\text{ mm}"),

@@ -1,0 +1,20 @@
+"""A worker for pool tests that does what each request says."""
+
+import os
+import sys
+import time
+
+print("ready", flush=True)
+kept = []
+for line in sys.stdin:
+    request = line.strip()
+    if request == "hang":
+        time.sleep(60)
+    elif request == "spin":
+        while True:
+            pass
+    elif request == "die":
+        os._exit(3)
+    elif request.startswith("wait"):
+        time.sleep(float(request.removeprefix("wait")))
+    print(os.getpid(), flush=True)

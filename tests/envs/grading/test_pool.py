@@ -1,0 +1,99 @@
+"""The worker pool: hard limits, healing, queueing, forks and leaks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from srpo_envs.errors import GraderUnavailableError
+from srpo_envs.grading import MathGrader
+from srpo_envs.grading.pool import WorkerPool
+
+COMMAND = (sys.executable, "-S", str(Path(__file__).parent / "failing_worker.py"))
+
+
+@pytest.fixture
+def pool() -> Iterator[WorkerPool]:
+    made = WorkerPool(COMMAND, num_workers=1, limit_s=0.5)
+    yield made
+    made.close()
+
+
+def num_children() -> int:
+    return len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+@pytest.mark.parametrize("request_line", [b"hang\n", b"spin\n"])
+def test_request_that_never_ends_costs_its_limit_and_the_pool_heals(pool: WorkerPool, request_line: bytes) -> None:
+    first = pool.ask(b"x\n")
+    start = time.monotonic()
+    assert pool.ask(request_line) is None
+    assert 0.4 < time.monotonic() - start < 1.5
+    second = pool.ask(b"x\n")
+    assert second is not None
+    assert second != first
+    assert (pool.stats.timeouts, pool.stats.crashes, pool.stats.starts) == (1, 0, 2)
+
+
+def test_request_that_kills_its_worker_is_counted_and_the_pool_heals(pool: WorkerPool) -> None:
+    assert pool.ask(b"die\n") is None
+    assert pool.ask(b"x\n") is not None
+    assert (pool.stats.timeouts, pool.stats.crashes, pool.stats.starts) == (0, 1, 2)
+
+
+def test_worker_lost_while_idle_is_replaced_without_a_failed_request(pool: WorkerPool) -> None:
+    reply = pool.ask(b"x\n")
+    assert reply is not None
+    os.kill(int(reply), 9)
+    time.sleep(0.2)
+    assert pool.ask(b"x\n") is not None
+    assert pool.stats.crashes == 0
+
+
+def test_time_in_the_queue_does_not_count(pool: WorkerPool) -> None:
+    replies: list[bytes | None] = []
+    threads = [threading.Thread(target=lambda: replies.append(pool.ask(b"wait0.2\n"))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert None not in replies
+    assert pool.stats.starts == 1
+
+
+def test_thousand_requests_leave_children_and_descriptors_constant(pool: WorkerPool) -> None:
+    pool.ask(b"x\n")
+    before = num_children(), len(os.listdir("/proc/self/fd"))
+    for index in range(1000):
+        pool.ask(b"die\n" if index % 250 == 0 else b"x\n")
+    assert pool.ask(b"x\n") is not None
+    assert (num_children(), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_close_twice_leaves_no_child_and_no_descriptor() -> None:
+    before = num_children(), len(os.listdir("/proc/self/fd"))
+    made = WorkerPool(COMMAND, num_workers=2, limit_s=1.0)
+    made.ask(b"x\n")
+    made.close()
+    made.close()
+    assert (num_children(), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_worker_that_cannot_start_is_an_error() -> None:
+    made = WorkerPool((sys.executable, "-c", "raise SystemExit(1)"), num_workers=1, limit_s=0.5)
+    with pytest.raises(GraderUnavailableError, match="did not start"):
+        made.ask(b"x\n")
+
+
+def test_slow_symbolic_check_is_not_equal_within_two_seconds_and_later_checks_work() -> None:
+    grader = MathGrader(num_workers=1, limit_s=0.3)
+    assert not grader.is_equivalent("x>1", "x^{60}+x^{59}-3x^2+1>0")
+    assert grader.stats().timeouts == 1
+    assert grader.is_equivalent("|x|<2", "-2<x<2") or grader.stats().timeouts == 2
+    grader.close()

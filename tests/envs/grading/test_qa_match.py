@@ -1,0 +1,50 @@
+"""Question-answering match: SQuAD normalisation, best alias, and sides that normalise to nothing."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from srpo_envs.grading import normalise_text, score_qa
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "is_match", "f1"),
+    [
+        ("The Rolling Stones", ["rolling stones"], True, 1.0),
+        ("U.S.A.", "usa", True, 1.0),
+        ("  a\tgreat   wall ", ["Great Wall"], True, 1.0),
+        ("Wall Great", ["Great Wall"], False, 1.0),
+        # 1 shared token of 2 and 1: 2 * 1 / 3
+        ("Rome, Italy", ["Rome"], False, 2 / 3),
+        # 'the' is an article: 3 tokens left, 1 shared: 2 * 1 / 4
+        ("the city is Rome", ["Rome"], False, 0.5),
+        # a repeated token counts once per gold occurrence: 2 * 2 / 5
+        ("Rome Rome Italy", ["Rome Italy"], False, 0.8),
+        ("Milan", ["Rome", "Milan"], True, 1.0),
+        ("12", [12, "twelve"], True, 1.0),
+        ("not Rome at all", ["Milan"], False, 0.0),
+        ("", ["Rome"], False, 0.0),
+        ("", [""], True, 1.0),
+        ("the", ["a"], False, 0.0),
+        ("!", ["!"], True, 1.0),
+        ("", ["!!"], False, 0.0),
+        ("Rome", [], False, 0.0),
+        ("theatre", ["atre"], False, 0.0),
+        ("<answer>Rome</answer>", ["Rome"], False, 0.0),
+        ("yes", ["no"], False, 0.0),
+    ],
+)
+def test_scores(prediction: str, golds: object, is_match: bool, f1: float) -> None:
+    assert score_qa(prediction, golds) == (is_match, pytest.approx(f1))  # type: ignore[arg-type]
+
+
+def test_normal_form_drops_case_punctuation_articles_and_blanks() -> None:
+    assert normalise_text("The  Cat, an Ox; a Hen!") == "cat ox hen"
+
+
+def test_many_aliases_and_long_predictions_stay_fast() -> None:
+    start = time.perf_counter()
+    assert score_qa("London " * 30_000, ["Paris"] * 3_000) == (False, 0.0)
+    assert time.perf_counter() - start < 2.0

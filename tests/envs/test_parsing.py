@@ -1,0 +1,172 @@
+r"""Readers of model text: which box and which tag decides, and what is malformed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from srpo_envs.parsing import (
+    Malformed,
+    Parsed,
+    extract_boxed,
+    parse_answer,
+    parse_boxed_answer,
+    parse_route,
+    parse_search,
+    parse_verdict,
+)
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (r"So \boxed{12}.", "12"),
+        (r"$$\boxed{\frac{5}{6}}$$", r"\frac{5}{6}"),
+        (r"\boxed{\{1,\{2\}\}}", r"\{1,\{2\}\}"),
+        (r"\boxed{a\\{b}}", r"a\\{b}"),
+        (r"\boxed{3}\boxed{4}", "4"),
+        (r"\boxed{3} or \boxed{", None),
+        (r"\boxed{3} or \boxed{ }", None),
+        (r"\boxed{\boxed{3}}", "3"),
+        (r"\boxed{see \boxed{3} above}", "3"),
+        (r"\boxed 5", "5"),
+        (r"\boxed 12.", "12"),
+        (r"\boxed -3$", "-3"),
+        (r"\boxed\frac{1}{2}", r"\frac{1}{2}"),
+        (r"\boxed  {7}", "7"),
+        ("use \\boxed to answer", None),
+        (r"\boxed", None),
+        (r"\fbox{3}", "3"),
+        (r"\boxed{2} then \fbox{1}", "2"),
+        (r"\boxedx{3}", None),
+        (r"boxed{3}", None),
+        (r"\\boxed{3}", "3"),
+        (r"<think>\boxed{1}</think>\boxed{2}", "2"),
+        (r"<think>\boxed{1}</think>two", None),
+        (r"<think>\boxed{1}", None),
+        (r"x</think>\boxed{2}<think>\boxed{3}", None),
+        (r"a</think>b</think>\boxed{2}", "2"),
+        (r"\boxed{1}} }", "1"),
+        ("\\boxed{\u200b}", None),
+        ("", None),
+    ],
+)
+def test_last_box_decides(response: str, expected: str | None) -> None:
+    assert extract_boxed(response) == expected
+    result = parse_boxed_answer(response)
+    assert result == Parsed(expected) if expected is not None else isinstance(result, Malformed)
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        ("the answer is 3", "no boxed answer"),
+        (r"\boxed{3", "empty or unclosed box"),
+        (r"<think>\boxed{3}", "unfinished thinking"),
+    ],
+)
+def test_missing_boxes_have_stable_reasons(response: str, reason: str) -> None:
+    assert parse_boxed_answer(response) == Malformed(reason)
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("<verify>approve</verify>", Parsed("approve")),
+        ("I think <verify> Reject </verify> since", Parsed("reject")),
+        ("<think>hm</think><verify>approve</verify>", Parsed("approve")),
+        ("approve", Malformed("no verdict tag")),
+        ("<verify></verify>", Malformed("empty verdict tag")),
+        ("<verify>approve.</verify>", Malformed("unknown verdict")),
+        ("<verify>reject approve</verify>", Malformed("unknown verdict")),
+        ("<verify>reject</verify><verify>reject</verify>", Malformed("two verdict tags")),
+        ("<verify>reject</verify></verify>", Malformed("two verdict tags")),
+        ("</verify>reject<verify>", Malformed("unclosed verdict tag")),
+        ("<verify>reject", Malformed("unclosed verdict tag")),
+        ("<think><verify>approve</verify></think>", Malformed("verdict tag inside thinking")),
+        ("<think><verify>approve</verify>", Malformed("unfinished thinking")),
+        ("<verify>是</verify>", Malformed("unknown verdict")),
+        ("理由。<verify>approve</verify>", Parsed("approve")),
+    ],
+)
+def test_verdict_needs_exactly_one_known_tag(response: str, expected: Parsed | Malformed) -> None:
+    assert parse_verdict(response) == expected
+
+
+def test_verdict_words_and_tag_can_be_chosen() -> None:
+    assert parse_verdict("<check>yes</check>", tag="check", verdicts=("yes", "no")) == Parsed("yes")
+    assert parse_verdict("<verify>approve</verify>", tag="check") == Malformed("no verdict tag")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("STOP", Parsed("STOP")),
+        (" stop ", Parsed("STOP")),
+        ("[1, 3]", Parsed((1, 3))),
+        ("3", Parsed((3,))),
+        ("[3,1,3]", Parsed((3, 1))),
+        ("[0]", Malformed("index out of range")),
+        ("[1,4]", Malformed("index out of range")),
+        ("[-1]", Malformed("not a list of indices")),
+        ("[1.0]", Malformed("not a list of indices")),
+        ("[1,]", Malformed("not a list of indices")),
+        ("[]", Malformed("not a list of indices")),
+        ("[1", Malformed("unbalanced list")),
+        ("[２]", Malformed("not a list of indices")),
+        ("all", Malformed("not a list of indices")),
+        ("STOP, 1", Malformed("not a list of indices")),
+        ("", Malformed("empty route tag")),
+    ],
+)
+def test_route_is_stop_or_indices_in_range_and_never_a_default(content: str, expected: Parsed | Malformed) -> None:
+    assert parse_route(f"<route>{content}</route>", low=1, high=3) == expected
+
+
+def test_stop_can_be_forbidden() -> None:
+    assert parse_route("<route>STOP</route>", low=1, high=3, allow_stop=False) == Malformed("stop not allowed")
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("<think>a</think><search>x y</search>", Parsed("x y")),
+        ("<think>a</think>\nso\n<search>x</search> end", Parsed("x")),
+        ("<search>x</search>", Malformed("no think tag")),
+        ("<think>a<search>x</search></think>", Malformed("search tag before the end of thinking")),
+        ("<think>a</think><search>x</search><search>y</search>", Malformed("two search tags")),
+        ("<think>a</think><search>x</search><answer>y</answer>", Malformed("answer tag in a search response")),
+        ("<think>a</think><search> </search>", Malformed("empty search tag")),
+        ("<think>a</think>x", Malformed("no search tag")),
+        ("<think>a</think></think><search>x</search>", Malformed("two think tags")),
+    ],
+)
+def test_search_follows_one_think_block(response: str, expected: Parsed | Malformed) -> None:
+    assert parse_search(response) == expected
+
+
+def test_answer_follows_one_think_block() -> None:
+    assert parse_answer("<think>a</think><answer>5 < 7</answer>") == Parsed("5 < 7")
+    assert parse_answer("<think>a</think><search>x</search>") == Malformed("no answer tag")
+
+
+@given(st.text(alphabet=r"\boxed{} <>/thinkverfyapos1,[]", max_size=60))
+def test_no_text_makes_a_reader_raise(text: str) -> None:
+    for reader in (parse_boxed_answer, parse_verdict, parse_search, parse_answer):
+        assert isinstance(reader(text), (Parsed, Malformed))
+    assert isinstance(parse_route(text, low=1, high=5), (Parsed, Malformed))
+
+
+@pytest.mark.parametrize(
+    "piece", ["<think>", "</think>", "<verify>", "<answer>", "\\boxed{", "{", "\\boxed ", "<route>[1,", "\\"]
+)
+def test_hostile_repetition_takes_linear_time(piece: str) -> None:
+    text = "\\boxed{<think></think><answer>" + piece * 100_000
+    start = time.perf_counter()
+    for reader in (parse_boxed_answer, parse_verdict, parse_search, parse_answer):
+        reader(text)
+    parse_route(text, low=1, high=5)
+    assert time.perf_counter() - start < 2.0
