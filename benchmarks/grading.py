@@ -1,4 +1,4 @@
-"""Time per check of `srpo_envs.grading.is_equivalent` and of math-verify called directly, on the golds of real data sets.
+"""Time per check of `is_equivalent` and of math-verify called directly, on the golds of real data sets.
 
 Every gold is graded against a right answer (the gold in another spelling), a wrong one (another row's gold) and a
 malformed one (the right answer cut short). Both graders see the same pairs in the same run, in this process and its

@@ -1,8 +1,8 @@
 r"""Equivalence of mathematical answers: one question, a cheap exact path, and a pool of limited workers behind it.
 
 Most checks are decided in the calling process by reading both texts into trees and comparing them with exact rational
-arithmetic. Only what that leaves open (trigonometric identities, nested radicals, inequalities) goes to a worker process
-with hard limits. Model text is never executed and never reaches sympy as text.
+arithmetic. Only what that leaves open (trigonometric identities, nested radicals, inequalities) goes to a worker
+process with hard limits. Model text is never executed and never reaches sympy as text.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """Whether two answers are the same: structure first, then leaf by leaf, in three-valued logic.
 
-`True` and `False` are decisions, `None` means that the judge at hand cannot decide a leaf. The same rules run with a cheap
-judge in the calling process and, for what that one leaves open, with a thorough judge in a worker process.
+`True` and `False` are decisions, `None` means that the judge at hand cannot decide a leaf. The same rules run with a
+cheap judge in the calling process and, for what that one leaves open, with a thorough judge in a worker process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
 from . import normal_form
+from .logic import MAX_ITEMS, Verdict, all_of, any_of, matched
 from .nodes import (
-    ONE,
     SCALARS,
     Add,
     AllOf,
@@ -29,22 +29,19 @@ from .nodes import (
     Num,
     Quantity,
     Ratio,
-    Reals,
     Rel,
     SetOf,
-    SetOp,
     Sym,
     Text,
     Tup,
+    all_symbols,
     negative,
     quotient,
+    symbols,
 )
+from .real_sets import FLIPPED, ORDER, Interval, is_condition, pieces
 from .units import DEGREE, PERCENT, RADIAN
 
-Verdict = bool | None
-MAX_ITEMS = 64
-_ORDER = frozenset(("<", ">", "le", "ge", "ne"))
-_FLIPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "ne": "ne"}
 _FREE_CONSTANTS = frozenset(("C", "c", "K", "k", "D", "C_1", "c_1", "C_0", "c_0"))
 
 
@@ -75,57 +72,6 @@ class CheapJudge:
     def solutions(self, left: Node, right: Node) -> Verdict:
         """See `Judge`."""
         return None
-
-
-# --- three-valued logic -------------------------------------------------------------------------------------------
-
-
-def all_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return False if any is False, else None if any is None, else True."""
-    result: Verdict = True
-    for verdict in verdicts:
-        if verdict is False:
-            return False
-        if verdict is None:
-            result = None
-    return result
-
-
-def any_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return True if any is True, else None if any is None, else False."""
-    result: Verdict = False
-    for verdict in verdicts:
-        if verdict is True:
-            return True
-        if verdict is None:
-            result = None
-    return result
-
-
-def matched(left: Sequence[Node], right: Sequence[Node], same: Callable[[Node, Node], Verdict]) -> Verdict:
-    """Whether a one-to-one matching of equal items exists."""
-    if len(left) != len(right) or len(left) > MAX_ITEMS:
-        return False
-    table = [[same(x, y) for y in right] for x in left]
-    if _has_matching(table, (True,)):
-        return True
-    return None if _has_matching(table, (True, None)) else False
-
-
-def _has_matching(table: list[list[Verdict]], accepted: tuple[Verdict, ...]) -> bool:
-    """Whether every row finds its own column, by augmenting paths."""
-    row_of_column: dict[int, int] = {}
-
-    def place(row: int, seen: set[int]) -> bool:
-        for column, verdict in enumerate(table[row]):
-            if verdict in accepted and column not in seen:
-                seen.add(column)
-                if column not in row_of_column or place(row_of_column[column], seen):
-                    row_of_column[column] = row
-                    return True
-        return False
-
-    return all(place(row, set()) for row in range(len(table)))
 
 
 # --- the rules ----------------------------------------------------------------------------------------------------
@@ -165,18 +111,9 @@ def _same_free_constant(gold: Add, answer: Add) -> Node | None:
     if Sym("C") not in gold.terms or len(theirs) != 1 or theirs[0] == Sym("C"):
         return None
     name = theirs[0].name
-    if name in _symbols(gold) or sum(other == name for other in _all_symbols(answer)) != 1:
+    if name in symbols(gold) or sum(other == name for other in all_symbols(answer)) != 1:
         return None
     return Add(tuple(Sym("C") if term == theirs[0] else term for term in answer.terms))
-
-
-def _all_symbols(node: Node) -> list[str]:
-    own = [node.name] if isinstance(node, Sym) else []
-    return own + [name for child in node.children() for name in _all_symbols(child)]
-
-
-def _symbols(node: Node) -> set[str]:
-    return set(_all_symbols(node)) - {"pi", "e", "i"}
 
 
 # --- named values and equations -----------------------------------------------------------------------------------
@@ -215,9 +152,9 @@ def _named(node: Node, judge: Judge) -> _Named | None:
     name = _name_of(node.members[0])
     steps = node.members[1:] if name is not None else node.members
     value = steps[-1]
-    if name is not None and isinstance(node.members[0], Sym) and name in _symbols(value):
+    if name is not None and isinstance(node.members[0], Sym) and name in symbols(value):
         return None
-    if name is None and _symbols(node):
+    if name is None and symbols(node):
         return None
     if not all(equal(step, value, judge) for step in steps[:-1]):
         return None
@@ -302,11 +239,7 @@ def _statements(gold: Node, answer: Node, judge: Judge) -> Handled:
 
 
 def _is_statement(node: Node) -> bool:
-    return (
-        isinstance(node, (Rel, AnyOf, AllOf))
-        and not (isinstance(node, Rel) and _ORDER & set(node.ops))
-        and (isinstance(node, Rel))
-    )
+    return isinstance(node, Rel) and not ORDER & set(node.ops)
 
 
 def _equations(gold: Node, answer: Node, judge: Judge) -> Verdict:
@@ -320,32 +253,12 @@ def _equations(gold: Node, answer: Node, judge: Judge) -> Verdict:
     if not all(isinstance(side, SCALARS) for side in (*gold.members, *answer.members)):
         return all_of(equal(x, y, judge) for x, y in zip(gold.members, answer.members, strict=True))
     sides = [Add((rel.members[0], negative(rel.members[1]))) for rel in (gold, answer)]
-    if not _symbols(sides[0]) or _symbols(sides[0]) != _symbols(sides[1]):
+    if not symbols(sides[0]) or symbols(sides[0]) != symbols(sides[1]):
         return False
     return judge.equations(sides[0], sides[1])
 
 
 # --- conditions and sets of real numbers --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """An interval with its ends; `low` and `high` may be infinite."""
-
-    low: Node
-    is_low_closed: bool
-    high: Node
-    is_high_closed: bool
-
-
-_EVERYTHING = Interval(Inf(-1), False, Inf(1), False)
-
-
-def is_condition(node: Node) -> bool:
-    """Whether a node states conditions or is built from sets of reals."""
-    if isinstance(node, Rel):
-        return bool(_ORDER & set(node.ops))
-    return isinstance(node, (AnyOf, AllOf, Reals, SetOp))
 
 
 def _real_sets(gold: Node, answer: Node, judge: Judge) -> Handled:
@@ -370,7 +283,7 @@ def _same_reals(gold: Node, answer: Node, judge: Judge) -> Verdict:
     left, right = pieces(gold), pieces(answer)
     if left is None or right is None:
         return judge.solutions(gold, answer)
-    verdict = matched(left, right, lambda x, y: _same_piece(x, y, judge))  # type: ignore[arg-type, type-var]
+    verdict = matched(left, right, lambda x, y: _same_piece(x, y, judge))
     if verdict is False and (len(left) > 1 or len(right) > 1):
         return judge.solutions(gold, answer)
     return verdict
@@ -378,7 +291,7 @@ def _same_reals(gold: Node, answer: Node, judge: Judge) -> Verdict:
 
 def _condition_variables(node: Node) -> set[str]:
     if isinstance(node, (Rel, AnyOf, AllOf)):
-        return _symbols(node)
+        return symbols(node)
     return set().union(*(_condition_variables(child) for child in node.children()))
 
 
@@ -392,114 +305,16 @@ def _same_piece(left: object, right: object, judge: Judge) -> Verdict:
     return False
 
 
-def pieces(node: Node) -> list[Interval | Node] | None:
-    """Return the intervals and single points a set of reals consists of; None when it has to be solved first."""
-    if isinstance(node, Reals):
-        return [_EVERYTHING]
-    if isinstance(node, Tup) and len(node.items) == 2 and node.opening in "([":
-        return [Interval(node.items[0], node.opening == "[", node.items[1], node.closing == "]")]
-    if isinstance(node, SetOf):
-        return list(node.items)
-    if isinstance(node, SetOp):
-        return _set_pieces(node)
-    if isinstance(node, Rel):
-        return _simple_relation(node)
-    if isinstance(node, AnyOf):
-        return _joined(node.items)
-    if isinstance(node, AllOf) and len(node.items) == 2:
-        return _both(node.items[0], node.items[1])
-    return None
-
-
-def _set_pieces(node: SetOp) -> list[Interval | Node] | None:
-    if node.op == "cup":
-        return _joined((node.left, node.right))
-    is_puncture = node.op == "minus" and isinstance(node.left, Reals) and isinstance(node.right, SetOf)
-    return _without_point(node.right.items[0]) if is_puncture and len(node.right.children()) == 1 else None  # type: ignore[attr-defined]
-
-
-def _joined(parts: Iterable[Node]) -> list[Interval | Node] | None:
-    found: list[Interval | Node] = []
-    for part in parts:
-        inner = pieces(part)
-        if inner is None:
-            return None
-        found.extend(inner)
-    return found
-
-
-def _without_point(point: Node) -> list[Interval | Node]:
-    return [Interval(Inf(-1), False, point, False), Interval(point, False, Inf(1), False)]
-
-
-def _both(first: Node, second: Node) -> list[Interval | Node] | None:
-    """Intersect a lower with an upper bound."""
-    left, right = pieces(first), pieces(second)
-    if left is None or right is None or len(left) != 1 or len(right) != 1:
-        return None
-    low, high = left[0], right[0]
-    if isinstance(low, Interval) and low.low == Inf(-1):
-        low, high = high, low
-    if not isinstance(low, Interval) or not isinstance(high, Interval):
-        return None
-    if high.low != Inf(-1) or low.high != Inf(1) or low.low == Inf(-1) or high.high == Inf(1):
-        return None
-    return [Interval(low.low, low.is_low_closed, high.high, high.is_high_closed)]
-
-
-def _simple_relation(node: Rel) -> list[Interval | Node] | None:
-    """Read `x < 3`, `3 > x`, `2x > 14`, `x != 3` and `1 < x <= 6`."""
-    if (
-        len(node.members) == 3
-        and isinstance(node.members[1], Sym)
-        and not _symbols(node.members[0]) | _symbols(node.members[2])
-    ):
-        ops, members = node.ops, node.members
-        if set(ops) <= {">", "ge"}:
-            ops, members = (_FLIPPED[ops[1]], _FLIPPED[ops[0]]), members[::-1]
-        if set(ops) <= {"<", "le"}:
-            return [Interval(members[0], ops[0] == "le", members[2], ops[1] == "le")]
-        return None
-    if len(node.members) != 2:
-        return None
-    solved = _solved(node)
-    if solved is None:
-        return None
-    op, bound = solved
-    if op == "ne":
-        return _without_point(bound)
-    if op in ("<", "le"):
-        return [Interval(Inf(-1), False, bound, op == "le")]
-    return [Interval(bound, op == "ge", Inf(1), False)]
-
-
-def _solved(node: Rel) -> tuple[str, Node] | None:
-    """Return (op, bound) of `x op bound`."""
-    left, right = node.members
-    op = node.ops[0]
-    if isinstance(right, Sym) and not _symbols(left):
-        left, right, op = right, left, _FLIPPED[op]
-    if isinstance(left, Sym) and _symbols(left) and not _symbols(right):
-        return op, right
-    if not isinstance(left, SCALARS) or not isinstance(right, SCALARS):
-        return None
-    line = normal_form.linear(Add((left, negative(right))))
-    if line is None:
-        return None
-    _, slope, constant = line
-    return (op if slope > 0 else _FLIPPED[op]), Num(-constant / slope)
-
-
 def _same_relations(gold: Node, answer: Node, judge: Judge) -> Verdict:
     """Compare single order relations in several variables up to a positive factor."""
     sides = [_one_sided(node) for node in (gold, answer)]
     if sides[0] is None or sides[1] is None:
         return _same_members(gold, answer, judge)
-    (left_op, left), (right_op, right) = sides
+    (left_op, left), (right_op, right) = sides[0], sides[1]
     factor = normal_form.proportion(left, right)
     if factor is None:
         return False
-    return left_op == (right_op if factor > 0 else _FLIPPED[right_op])
+    return left_op == (right_op if factor > 0 else FLIPPED[right_op])
 
 
 def _one_sided(node: Node) -> tuple[str, Node] | None:
@@ -522,7 +337,7 @@ def _same_members(gold: Node, answer: Node, judge: Judge) -> Verdict:
 
 
 def _reversed_chain(node: Rel) -> tuple[tuple[str, ...], tuple[Node, ...]]:
-    return tuple(_FLIPPED.get(op, op) for op in reversed(node.ops)), node.members[::-1]
+    return tuple(FLIPPED.get(op, op) for op in reversed(node.ops)), node.members[::-1]
 
 
 # --- quantities, ratios, numerals ---------------------------------------------------------------------------------
@@ -563,7 +378,7 @@ def _quantity_and_number(quantity: Quantity, number: Node, judge: Judge) -> Verd
     if quantity.unit == PERCENT[0]:
         share = judge.scalars(quotient(quantity.value, Num(Fraction(100))), number)
         return any_of((share, judge.scalars(quantity.value, number) if _may_be_percent(number) else False))
-    if quantity.unit == DEGREE[0] and "pi" in _all_symbols(number):
+    if quantity.unit == DEGREE[0] and "pi" in all_symbols(number):
         return judge.scalars(_radians(quantity), number)
     return judge.scalars(quantity.value, number)
 
@@ -652,6 +467,3 @@ def _unique(items: Sequence[Node], judge: Judge) -> list[Node]:
         if not any(equal(item, other, judge) for other in kept):
             kept.append(item)
     return kept if len(items) <= MAX_ITEMS else list(items)
-
-
-__all__ = ["ONE", "CheapJudge", "Interval", "Judge", "Verdict", "equal", "is_condition", "pieces"]

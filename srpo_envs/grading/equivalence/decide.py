@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .compare import Judge, Verdict, equal
+from .compare import Judge, equal
+from .logic import Verdict
 from .nodes import Node, Quantity, Unreadable
 from .reader import chosen_letters, gold_letters, read
-
 
 FAILURES = (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError, MemoryError)
 """What arithmetic on hostile text may raise; the check is then undecided, never right."""

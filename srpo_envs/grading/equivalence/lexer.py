@@ -1,7 +1,7 @@
 r"""From answer text to tokens: Unicode, markup and LaTeX spelling are settled here, once.
 
-LaTeX and plain-text mathematics share one lexer: `\sin`, `sin`, `\times`, `*`, `×` give the same tokens. A text that is not
-well formed (a brace never closed, a command cut short, a control character) is `Unreadable`.
+LaTeX and plain-text mathematics share one lexer: `\sin` and `sin`, `\times`, `*` and `×` give the same tokens. A text
+that is not well formed (a brace never closed, a command cut short, a control character) is `Unreadable`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _FENCES = (("```", "```"), ("**", "**"), ("__", "__"), ("`", "`"), ("*", "*"), (
 class Token:
     """One piece of an answer.
 
-    Kinds: `num` (value is a Fraction), `base` (value is (digits, base)), `sym`, `func`, `word`, `op`, `begin`, `end`, and
-    `cmd` for a command outside the grammar.
+    Kinds: `num` (value is a Fraction), `base` (value is (digits, base)), `sym`, `func`, `word`, `op`, `begin`, `end`,
+    and `cmd` for a command that takes arguments or lies outside the grammar.
     """
 
     kind: str
@@ -98,7 +98,10 @@ def _without_dollars(text: str) -> str:
 
 # --- numbers ------------------------------------------------------------------------------------------------------
 
-_BASE = r"_\s*(?:\{\s*\(?(\d{1,2})\)?\s*\}|(\d{1,2})(?!\d)|\{?\\(?:text|mathrm|textrm|mbox)\s*\{\s*\(?([a-z]+)\)?\s*\}\}?|\{([a-z]{3,})\})"
+_BASE = (
+    r"_\s*(?:\{\s*\(?(\d{1,2})\)?\s*\}|(\d{1,2})(?!\d)"
+    r"|\{?\\(?:text|mathrm|textrm|mbox)\s*\{\s*\(?([a-z]+)\)?\s*\}\}?|\{([a-z]{3,})\})"
+)
 _BASED = re.compile(r"(?:\(\s*)?([0-9A-Fa-f]+)(?:\s*\))?\s*" + _BASE)
 _REPEATING = re.compile(
     r"(\d*)\.(\d*)(?:\\(?:overline|bar)\s*(?:\{\s*(\d+)\s*\}|(\d))|\\dot\s*\{?(\d)\}?(?:(\d*)\\dot\s*\{?(\d)\}?)?|\((\d+)\)"

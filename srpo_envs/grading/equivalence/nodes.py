@@ -229,3 +229,14 @@ def quotient(numerator: Node, denominator: Node) -> Node:
     if isinstance(numerator, Num) and isinstance(denominator, Num) and denominator.value:
         return Num(numerator.value / denominator.value)
     return Mul((numerator, Pow(denominator, MINUS_ONE)))
+
+
+def all_symbols(node: Node) -> list[str]:
+    """Return the names of all symbols in a tree, with repetitions."""
+    own = [node.name] if isinstance(node, Sym) else []
+    return own + [name for child in node.children() for name in all_symbols(child)]
+
+
+def symbols(node: Node) -> set[str]:
+    """Return the names of the variables in a tree."""
+    return set(all_symbols(node)) - {"pi", "e", "i"}

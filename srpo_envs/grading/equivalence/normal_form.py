@@ -1,9 +1,9 @@
 r"""Exact comparison without a computer-algebra system: rational functions over the rationals.
 
-An expression becomes a quotient of two polynomials. Their atoms are variables, $\pi$, $e$, $i$, fractional powers of primes,
-and *opaque* atoms for everything else (such as $\sin x$). Products of distinct fractional powers of primes are linearly
-independent over the rationals and variables are free, so a difference without opaque atoms is zero exactly when its
-numerator has no terms left. With opaque atoms in it, nothing is claimed.
+An expression becomes a quotient of two polynomials. Their atoms are variables, $\pi$, $e$, $i$, fractional powers of
+primes, and *opaque* atoms for everything else (such as $\sin x$). Products of distinct fractional powers of primes are
+linearly independent over the rationals and variables are free, so a difference without opaque atoms is zero exactly when
+its numerator has no terms left. With opaque atoms in it, nothing is claimed.
 """
 
 from __future__ import annotations

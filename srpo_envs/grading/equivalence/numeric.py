@@ -1,8 +1,8 @@
 """Evaluation of expressions to hundreds of digits, for what exact arithmetic leaves open. Runs in worker processes.
 
-Closed constants are equal when they agree to 1,000 digits; expressions with variables when they agree to 40 digits at many
-points and to 150 digits at a few of them. Points where either side has no real value are left out, because domains are
-not part of an answer; complex values count only when `i` is written.
+Closed constants are equal when they agree to 1,000 digits; expressions with variables when they agree to 40 digits at
+many points and to 150 digits at a few of them. Points where either side has no real value are left out, because domains
+are not part of an answer; complex values count only when `i` is written.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import mpmath
 from mpmath import mp
@@ -17,7 +18,7 @@ from mpmath import mp
 from .nodes import Add, Func, Mul, Node, Num, Pow, Sym, TooHard, Undefined
 from .normal_form import rational_value
 
-Value = mpmath.mpf | mpmath.mpc
+Value: TypeAlias = Any  # mpmath.mpf or mpmath.mpc; mpmath has no types
 MAX_EXPONENT_BITS = 50_000
 MAX_ARGUMENT = 10**6
 NUM_POINTS = 48
@@ -143,7 +144,8 @@ _PLAIN: Mapping[str, Callable[[Value], Value]] = {
     "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "cot": mp.cot, "sec": mp.sec, "csc": mp.csc, "sinh": mp.sinh,
     "cosh": mp.cosh, "tanh": mp.tanh, "coth": mp.coth, "arcsin": mp.asin, "arccos": mp.acos, "arctan": mp.atan,
     "arccot": mp.acot, "ln": mp.log, "abs": abs, "deg": lambda x: x * mp.pi / 180, "factorial": _factorial,
-    "floor": lambda x: mp.floor(_snapped(x)), "ceil": lambda x: mp.ceil(_snapped(x)), "sgn": lambda x: mp.sign(_real(x)),
+    "floor": lambda x: mp.floor(_snapped(x)), "ceil": lambda x: mp.ceil(_snapped(x)),
+    "sgn": lambda x: mp.sign(_real(x)),
 }  # fmt: skip
 _SEVERAL: Mapping[str, Callable[[list[Value]], Value]] = {
     "root": lambda args: _root(*args), "log": lambda args: _log(*args), "binomial": lambda args: _binomial(*args),

@@ -1,7 +1,7 @@
-"""From tokens to a tree: a recursive-descent parser of answers, safe on any text.
+r"""From tokens to a tree: a recursive-descent parser of answers, safe on any text.
 
-The whole text must parse: a leading or trailing part that does not fit makes the answer `Unreadable` (it is then compared
-as text), so `2\\pi+__y` is never read as `2\\pi`. Nothing is evaluated here and no text is ever executed.
+The whole text must parse: a leading or trailing part that does not fit makes the answer `Unreadable` (it is then
+compared as text), so `2\pi+__y` is never read as `2\pi`. Nothing is evaluated here and no text is ever executed.
 """
 
 from __future__ import annotations
@@ -171,9 +171,8 @@ class Parser:
             return value
         value = self._scaled(value)
         unit = self._unit(value)
-        if currency is not None and unit is not None:
-            if unit != currency:
-                raise Unreadable("two units")
+        if currency is not None and unit is not None and unit != currency:
+            raise Unreadable("two units")
         unit = currency or unit
         if is_negative:
             value = negative(value)
@@ -392,7 +391,7 @@ class Parser:
         raise Unreadable(f"sign {token.text!r}")
 
     def _brace_group(self) -> Node:
-        """Read `{...}`: its content stands for itself; `{a \\over b}` is a fraction."""
+        r"""Read `{...}`: its content stands for itself; `{a \over b}` is a fraction."""
         inner = self._nested(self._statement)
         if self._accept("over"):
             inner = quotient(_scalar(inner), _scalar(self._sum()))
@@ -531,11 +530,13 @@ class Parser:
         if self._whole_number(1) is not None and self._is_op(")", ahead=2):
             return True
         end = 1
-        while (self._peek(end) is not None and self._peek(end).kind in ("sym", "num", "word")) or self._is_op(
-            ",", ahead=end
-        ):  # type: ignore[union-attr]
+        while self._is_simple(end) or self._is_op(",", ahead=end):
             end += 1
         return end > 1 and self._is_op(")", ahead=end) and self._is_op("=", ahead=end + 1)
+
+    def _is_simple(self, ahead: int) -> bool:
+        token = self._peek(ahead)
+        return token is not None and token.kind in ("sym", "num", "word")
 
     def _subscript(self) -> str:
         """Read `_x` or `_{...}` as part of a name."""
@@ -584,7 +585,7 @@ class Parser:
         return quotient(numerator, denominator)
 
     def _is_differential(self, start: int, end: int) -> bool:
-        """Whether tokens spell `{d y}` or `{\\partial x}`."""
+        r"""Whether tokens spell `{d y}` or `{\partial x}`."""
         inside = [token for token in self.tokens[start:end] if token.text not in "{}"]
         return len(inside) >= 1 and inside[0].kind in ("sym", "word") and inside[0].text in ("d", "partial")
 
@@ -768,63 +769,3 @@ def _combine(items: list[Node], joiners: list[str]) -> Node:
     if are_conditions and all(joiner == "and" for joiner in joiners):
         return AllOf(tuple(items))
     return Listing(tuple(items))
-
-
-# --- plus-minus ---------------------------------------------------------------------------------------------------
-
-MAX_SIGNS = 4
-"""More plus-minus signs than this in one value are unreadable."""
-
-
-def expand_signs(node: Node) -> Node:
-    """Replace plus-minus values by the listing of what they stand for.
-
-    Several plus-minus signs in one value are independent of each other unless a minus-plus is among them.
-
-    Raises:
-        Unreadable: more than `MAX_SIGNS` signs.
-    """
-    if isinstance(node, Listing):
-        return Listing(tuple(_flat(expand_signs(item) for item in node.items)))
-    if isinstance(node, SetOf):
-        return SetOf(tuple(_flat(expand_signs(item) for item in node.items)))
-    signs = _signs(node)
-    if not signs:
-        return node
-    if len(signs) > MAX_SIGNS:
-        raise Unreadable("too many plus-minus signs")
-    if -1 in signs:
-        choices = [[1] * len(signs), [-1] * len(signs)]
-    else:
-        choices = [[1 if index >> k & 1 else -1 for k in range(len(signs))] for index in range(2 ** len(signs))]
-    return Listing(tuple(_with_signs(node, iter(choice)) for choice in choices))
-
-
-def _flat(nodes: object) -> list[Node]:
-    found: list[Node] = []
-    for node in nodes:  # type: ignore[attr-defined]
-        found.extend(node.items if isinstance(node, Listing) else [node])
-    return found
-
-
-def _signs(node: Node) -> list[int]:
-    own = [node.sign] if isinstance(node, PlusMinus) else []
-    return own + [sign for child in node.children() for sign in _signs(child)]
-
-
-def _with_signs(node: Node, choice: object) -> Node:
-    """Return the node with each plus-minus replaced by the next chosen sign."""
-    if isinstance(node, PlusMinus):
-        positive = next(choice) * node.sign > 0  # type: ignore[call-overload]
-        inner = _with_signs(node.value, choice)
-        return inner if positive else negative(inner)
-    changes = {}
-    for name in node.__slots__:
-        value = getattr(node, name)
-        if isinstance(value, Node):
-            changes[name] = _with_signs(value, choice)
-        elif isinstance(value, tuple) and any(isinstance(item, Node) for item in value):
-            changes[name] = tuple(_with_signs(item, choice) if isinstance(item, Node) else item for item in value)
-        else:
-            changes[name] = value
-    return type(node)(**changes) if changes else node

@@ -8,7 +8,8 @@ from functools import lru_cache
 from . import vocabulary as words
 from .lexer import MAX_CHARS, Lexer, Token, canonical, clean
 from .nodes import Clock, Node, Text, Unreadable
-from .parser import Parser, expand_signs
+from .parser import Parser
+from .signs import expand_signs
 
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
 _PROSE_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|boldsymbol)\s*\{([^{}]*)\}")
@@ -123,9 +124,9 @@ def _as_text(tokens: list[Token]) -> Node:
     """
     for index, token in enumerate(tokens):
         following = [item.text for item in tokens[index + 1 : index + 3]]
-        if token.kind in ("cmd", "func") and token.text in ("frac", "binom", "sqrt", *words.ACCENTS):
-            if not following or following[0] == "}" or following[:2] == ["{", "}"]:
-                raise Unreadable("argument missing")
+        wants_argument = token.kind in ("cmd", "func") and token.text in ("frac", "binom", "sqrt", *words.ACCENTS)
+        if wants_argument and (not following or following[0] == "}" or following == ["{", "}"]):
+            raise Unreadable("argument missing")
     if not any(token.kind != "op" for token in tokens) and not any(token.text == "inf" for token in tokens):
         raise Unreadable("nothing but signs")
     form = canonical(tokens)

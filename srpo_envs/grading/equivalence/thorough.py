@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import normal_form, numeric, solve
-from .compare import Verdict
+from .logic import Verdict
 from .nodes import Node, TooHard
 
 

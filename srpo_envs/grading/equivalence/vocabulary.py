@@ -113,7 +113,11 @@ GREEK_LETTERS: Mapping[str, str] = dict(
 
 FUNCTIONS: Mapping[str, str] = {
     name: name
-    for name in ["sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth", "arcsin", "arccos", "arctan", "arccot", "ln", "log", "exp", "sqrt", "cbrt", "abs", "floor", "ceil", "gcd", "lcm", "max", "min", "factorial", "binomial"]
+    for name in (
+        "sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth", "arcsin", "arccos",
+        "arctan", "arccot", "ln", "log", "exp", "sqrt", "cbrt", "abs", "floor", "ceil",
+        "gcd", "lcm", "max", "min", "factorial", "binomial",
+    )
 } | {
     "asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "lg", "tg": "tan", "ctg": "cot", "sgn": "sgn",
     "sign": "sgn", "ceiling": "ceil", "comb": "binomial", "binom": "binomial", "arctg": "arctan",
@@ -233,8 +237,10 @@ LAYOUT_ENVIRONMENTS = frozenset(
 MATRIX_ENVIRONMENTS = frozenset(["matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array", "vmatrix"])
 
 OPERATORS: Mapping[str, str] = {
-    "cdot": "*", "times": "*", "ast": "*", "div": "/", "pm": "pm", "mp": "mp", "le": "le", "leq": "le", "leqslant": "le",
-    "leqq": "le", "ge": "ge", "geq": "ge", "geqslant": "ge", "geqq": "ge", "lt": "<", "gt": ">", "ne": "ne", "neq": "ne",
+    "cdot": "*", "times": "*", "ast": "*", "div": "/", "pm": "pm", "mp": "mp", "le": "le", "leq": "le",
+    "leqslant": "le",
+    "leqq": "le", "ge": "ge", "geq": "ge", "geqslant": "ge", "geqq": "ge", "lt": "<", "gt": ">", "ne": "ne",
+    "neq": "ne",
     "in": "in", "approx": "approx", "simeq": "approx", "cup": "cup", "cap": "cap", "setminus": "minus",
     "backslash": "minus", "circ": "circ", "degree": "degree", "prime": "'", "ldots": "dots", "dots": "dots",
     "cdots": "dots", "dotsc": "dots", "lfloor": "lfloor", "rfloor": "rfloor", "lceil": "lceil", "rceil": "rceil",
@@ -445,6 +451,29 @@ BASE_WORDS: Mapping[str, int] = {
 } | {"bin": 2, "binary": 2, "oct": 8, "octal": 8, "hex": 16, "dec": 10, "hexadecimal": 16, "decimal": 10}
 
 SHORT_WORDS = frozenset(
-    "the are not per for day get has all one two six ten its was can and any out off you our".split()
+    [
+        "the",
+        "are",
+        "not",
+        "per",
+        "for",
+        "day",
+        "get",
+        "has",
+        "all",
+        "one",
+        "two",
+        "six",
+        "ten",
+        "its",
+        "was",
+        "can",
+        "and",
+        "any",
+        "out",
+        "off",
+        "you",
+        "our",
+    ]
 )
 """Three-letter words that are words, not variables, when a longer word stands in the same text."""
