@@ -402,12 +402,17 @@ def _ratios(gold: Node, answer: Node, judge: Judge) -> Handled:
         return True, _proportional(gold.items, answer.items, judge)
     for side, other in ((gold, answer), (answer, gold)):
         if isinstance(side, Ratio):
-            if len(side.items) != 2 or not isinstance(other, SCALARS):
+            if len(side.items) != 2 or not isinstance(other, SCALARS) or _is_whole(other):
                 return True, False
             return True, judge.scalars(quotient(side.items[0], side.items[1]), other)
     if isinstance(gold, (BaseNumber, Inf)) or isinstance(answer, (BaseNumber, Inf)):
         return True, False
     return _PASS
+
+
+def _is_whole(node: Node) -> bool:
+    value = normal_form.rational_value(node)
+    return value is not None and value.denominator == 1
 
 
 def _same_time(left: Clock, right: Clock) -> bool:

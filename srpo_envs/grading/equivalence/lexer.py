@@ -55,8 +55,8 @@ def clean(text: str) -> str:
     text = text.strip()
     if _FORBIDDEN.search(text):
         raise Unreadable("control character")
-    if text.startswith("~~"):
-        raise Unreadable("struck out")
+    if text.startswith("~"):
+        raise Unreadable("struck out, or only about right")
     if not text.isascii():
         text = _SUPERSCRIPT.sub(lambda m: "^{" + "".join(words.SUPERSCRIPTS[c] for c in m.group()) + "}", text)
         text = _SUBSCRIPT.sub(lambda m: "_{" + "".join(words.SUBSCRIPTS[c] for c in m.group()) + "}", text)

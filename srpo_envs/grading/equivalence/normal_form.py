@@ -2,8 +2,8 @@ r"""Exact comparison without a computer-algebra system: rational functions over 
 
 An expression becomes a quotient of two polynomials. Their atoms are variables, $\pi$, $e$, $i$, fractional powers of
 primes, and *opaque* atoms for everything else (such as $\sin x$). Products of distinct fractional powers of primes are
-linearly independent over the rationals and variables are free, so a difference without opaque atoms is zero exactly when
-its numerator has no terms left. With opaque atoms in it, nothing is claimed.
+linearly independent over the rationals and variables are free, so a difference without opaque atoms is zero exactly
+when its numerator has no terms left. With opaque atoms in it, nothing is claimed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Quotient:
 
     def __init__(self, numerator: Poly, denominator: Poly | None = None) -> None:
         self.numerator = numerator
-        self.denominator = denominator or {_ONE: Fraction(1)}
+        self.denominator = {_ONE: Fraction(1)} if denominator is None else denominator
         if denominator is not None:
             self._fold()
 

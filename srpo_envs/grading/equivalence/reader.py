@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from . import vocabulary as words
 from .lexer import MAX_CHARS, Lexer, Token, canonical, clean
-from .nodes import Clock, Node, Text, Unreadable
+from .nodes import Clock, Node, Reals, Text, Unreadable
 from .parser import Parser
 from .signs import expand_signs
 
@@ -62,7 +62,7 @@ def _clock(text: str) -> Clock | None:
     return Clock(int(match.group(1)), int(match.group(2)), meridiem + "m" if meridiem else "")
 
 
-def _words_only(text: str) -> Text | None:
+def _words_only(text: str) -> Node | None:
     """Read a text that is nothing but words; short runs of letters that look like variables are left to the parser."""
     if not _WORDS_ONLY.fullmatch(text):
         return None
@@ -74,7 +74,7 @@ def _words_only(text: str) -> Text | None:
         return None
     if len(runs) == 1 and _looks_like_variables(text):
         return None
-    return Text(_without_article(" ".join(runs)))
+    return _prose(" ".join(runs))
 
 
 def _looks_like_variables(run: str) -> bool:
@@ -82,6 +82,11 @@ def _looks_like_variables(run: str) -> bool:
     if len(run) == 2:
         return lower not in words.SMALL_WORDS
     return len(run) == 3 and (not _VOWELS & set(lower) or lower == "abc") and lower not in words.SHORT_NOUNS
+
+
+def _prose(text: str) -> Node:
+    """Return the node of an answer in words."""
+    return Reals() if text in words.ALL_REALS else Text(_without_article(text))
 
 
 def _without_article(text: str) -> str:
@@ -130,7 +135,7 @@ def _as_text(tokens: list[Token]) -> Node:
     if not any(token.kind != "op" for token in tokens) and not any(token.text == "inf" for token in tokens):
         raise Unreadable("nothing but signs")
     form = canonical(tokens)
-    return Text(_without_article(form) if all(token.kind == "word" for token in tokens) else form)
+    return _prose(form) if all(token.kind == "word" for token in tokens) else Text(form)
 
 
 # --- choices ------------------------------------------------------------------------------------------------------

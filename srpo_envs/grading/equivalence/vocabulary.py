@@ -477,3 +477,6 @@ SHORT_WORDS = frozenset(
     ]
 )
 """Three-letter words that are words, not variables, when a longer word stands in the same text."""
+
+ALL_REALS = frozenset(("all real numbers", "all reals", "all real x"))
+"""Answers in words that mean the whole real line."""
