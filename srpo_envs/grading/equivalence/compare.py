@@ -386,7 +386,7 @@ def _quantity_and_number(quantity: Quantity, number: Node, judge: Judge) -> Verd
 def _may_be_percent(number: Node) -> bool:
     """Whether a bare number is large enough to be a percentage rather than a share."""
     value = normal_form.rational_value(number)
-    return value is None or abs(value) > 1
+    return not symbols(number) if value is None else abs(value) > 1
 
 
 def _ratios(gold: Node, answer: Node, judge: Judge) -> Handled:

@@ -289,10 +289,11 @@ class Parser:
         return negative(value) if is_negative else value
 
     def _implied(self, factor: Node) -> Node:
-        """Multiply by the factor that follows without a sign; two bare numbers side by side are no product."""
-        token, before = self._peek(), self.tokens[self.position - 1]
-        if token is not None and token.kind in ("num", "base") and before.kind in ("num", "base", "sym"):
-            raise Unreadable("two numbers side by side")
+        """Multiply by the factor that follows without a sign; a number may follow only a power, as in `2^3 5^2`."""
+        token = self._peek()
+        last = factor.factors[-1] if isinstance(factor, Mul) else factor
+        if token is not None and token.kind in ("num", "base") and not isinstance(last, Pow):
+            raise Unreadable("number after a value without a sign")
         return _multiply(factor, self._power())
 
     def _starts_factor(self) -> bool:

@@ -55,7 +55,7 @@ def read(text: str, *, bare_units: bool = False) -> Node:
 
 
 def _clock(text: str) -> Clock | None:
-    match = _CLOCK.fullmatch(_PROSE_COMMAND.sub(r" \1", text).replace("\\", "").strip())
+    match = _CLOCK.fullmatch(re.sub(r"\\[ ,;]", " ", _PROSE_COMMAND.sub(r" \1", text)).strip())
     if match is None or int(match.group(1)) > 24 or int(match.group(2)) > 59:
         return None
     meridiem = (match.group(3) or "").lower()
