@@ -6,6 +6,7 @@ parameters, checkable at a glance, and endless: tasks are generated from their i
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -25,7 +26,7 @@ LEVELS: dict[int, tuple[int, int]] = {1: (1, 2), 2: (2, 4), 3: (3, 6), 4: (5, 8)
 
 _TEST_SHARE = 10  # one question in ten is held out
 _OPERATORS = "+-*"
-_MAX_NEW_TOKENS = {"solver": 40, "verifier": 8, "aggregator": 10, "router": 8}
+_MAX_NEW_TOKENS = {"solver": 40, "verifier": 8, "aggregator": 10, "router": 16}
 _STEP_TOKENS = 6  # a further partial result costs about this many tokens of the embedded tokenizer
 
 
@@ -57,17 +58,11 @@ class Arithmetic:
         if self.num_tasks < 1:
             raise ValueError(f"size: expected at least 1, got {size}")
         self.seed = seed
-        self.name = f"arithmetic-l{level}-{split}"
+        self.name = _name(level, split)
 
     def task(self, index: int) -> Task:
-        """Return task `index`: the first chain of its own stream that belongs to the split."""
-        rng = np.random.default_rng([self.seed, self.level, self.split == "test", index])
-        while True:
-            start, steps = _draw_chain(rng, *LEVELS[self.level])
-            question = write_question(start, steps)
-            if split_of(question) == self.split:
-                gold = str(partial_results(start, steps)[-1])
-                return Task(f"{self.name}/{index}", question, gold, {"start": start, "steps": steps})
+        """Return task `index`, 0 <= index < num_tasks."""
+        return _make_task(self.level, self.split, self.seed, index)
 
     def prompt(self, role: str) -> str:
         """Return the short template of a role."""
@@ -123,6 +118,23 @@ def split_of(question: str) -> Split:
     """Return the split a question belongs to, from a digest of its text."""
     digest = hashlib.blake2b(question.encode("utf-8"), digest_size=4).digest()
     return "test" if int.from_bytes(digest, "big") % _TEST_SHARE == 0 else "train"
+
+
+# A rollout group asks for its task once per member, each in an environment of its own.
+@functools.lru_cache(maxsize=16_384)
+def _make_task(level: int, split: Split, seed: int, index: int) -> Task:
+    """Draw from the index's own stream until a chain belongs to the split."""
+    rng = np.random.default_rng([seed, level, split == "test", index])
+    while True:
+        start, steps = _draw_chain(rng, *LEVELS[level])
+        question = write_question(start, steps)
+        if split_of(question) == split:
+            info = {"start": start, "steps": steps}
+            return Task(f"{_name(level, split)}/{index}", question, str(partial_results(start, steps)[-1]), info)
+
+
+def _name(level: int, split: Split) -> str:
+    return f"arithmetic-l{level}-{split}"
 
 
 def _draw_chain(rng: np.random.Generator, fewest: int, most: int) -> tuple[int, list[tuple[str, int]]]:

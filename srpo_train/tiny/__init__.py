@@ -1,4 +1,4 @@
-"""The embedded policy: a standard decoder of a hundred thousand parameters that can play every role and still has to learn.
+"""The embedded policy: a standard decoder of 0.1 million parameters that can play every role and still has to learn.
 
 `checkpoint_dir` is the shipped checkpoint (recipes call it ``builtin:tiny-team``); `srpo_train.tiny.make` is the recipe
 that made it.

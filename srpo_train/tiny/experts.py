@@ -49,7 +49,7 @@ class Habits:
     random_choice: float = 0.0
     """An aggregator boxes a random draft's answer."""
     random_route: float = 0.0
-    """A router picks any set of solvers."""
+    """A router picks a random number of solvers; they are all alike, so it names the first ones."""
     malformed: float = 0.0
     """A response of any role is empty of what its parser needs."""
 
@@ -130,13 +130,13 @@ def respond(member: Member, board: _Board, habits: Habits, rng: np.random.Genera
 
 
 def sample_environment(rng: np.random.Generator, level: int, *, seed: int = 0) -> SetEnv:
-    """Return a random workflow over training tasks of a level: any variant, one to five solvers, one to three rounds."""
+    """Return a random workflow over training tasks of a level: any variant, one to five solvers, one or two rounds."""
     tasks = Arithmetic(level=level, split="train", seed=seed)
     variant = rng.choice(["single", "fixed", "mixed", "routed"], p=[0.1, 0.2, 0.4, 0.3])
     if variant == "single":
         return SingleAgent(tasks)
     return SolverVerifier(
-        tasks, variant=variant, num_solvers=int(rng.choice(SEATS)), max_rounds=int(rng.integers(1, 4))
+        tasks, variant=variant, num_solvers=int(rng.choice(SEATS)), max_rounds=int(rng.integers(1, 3))
     )
 
 
@@ -185,13 +185,10 @@ def _aggregate(board: _Board, habits: Habits, rng: np.random.Generator) -> str:
 
 
 def _route(board: _Board, habits: Habits, rng: np.random.Generator) -> str:
-    seats = range(1, board.num_seats + 1)
+    size = 1 if board.drafts else board.num_seats  # everybody drafts first; after a rejection one solver revises
     if rng.random() < habits.random_route:
         size = int(rng.integers(1, board.num_seats + 1))
-        chosen = sorted(int(seat) for seat in rng.choice(seats, size=size, replace=False))
-    else:  # everybody drafts first; after a rejection one solver revises
-        chosen = [1] if board.drafts else list(seats)
-    return f"<route>{','.join(map(str, chosen))}</route>"
+    return f"<route>{','.join(str(seat) for seat in range(1, size + 1))}</route>"
 
 
 _EXPERTS: dict[str, Callable[[_Board, Habits, np.random.Generator], str]] = {

@@ -73,7 +73,9 @@ def make_tiny_policy(
     """
     target = Path(output_dir)
     if target.is_dir() and any(target.iterdir()):
-        raise CheckpointError(f"output_dir {str(target)!r}: expected a new or empty folder; remove its files or name another")
+        raise CheckpointError(
+            f"output_dir {str(target)!r}: expected a new or empty folder; remove its files or name another"
+        )
     with single_thread(), _progress(phases, show_progress) as on_step:
         tokenizer = make_tokenizer(seed)
         model = new_model(tiny_config(tokenizer), seed)
@@ -99,7 +101,7 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
 def measure_policy(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, num_tasks: int, seed: int
 ) -> dict[str, dict[str, float]]:
-    """Play held-out questions and return rates by setting: the team sampled and greedy, routed, and one solver alone."""
+    """Return rates on held-out questions by setting: the team sampled, greedy and routed, and one solver alone."""
     tasks = Arithmetic(level=_MEASURED_LEVEL, split="test", size=num_tasks)
     settings: dict[str, tuple[Callable[[], SetEnv], float]] = {
         "team": (lambda: SolverVerifier(tasks, variant="mixed", num_solvers=3, max_rounds=2), 1.0),
@@ -133,7 +135,7 @@ def save_checkpoint(
     ).save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     weights = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight"}  # tied
-    safetensors.torch.save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
+    (partial / "model.safetensors").write_bytes(safetensors.torch.save(weights, metadata={"format": "pt"}))
     (partial / RECIPE_FILE).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if target.is_dir():
         target.rmdir()

@@ -71,11 +71,17 @@ def _generate(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, members: Sequence[Member], temperature: float
 ) -> list[str]:
     prompts = [
-        tokenizer.apply_chat_template([{"role": "user", "content": member.prompt}], add_generation_prompt=True, tokenize=False)
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": member.prompt}], add_generation_prompt=True, tokenize=False
+        )
         for member in members
     ]
     encoded = tokenizer(prompts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt")
-    drawing = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {"do_sample": False}
+    drawing = (
+        {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        if temperature
+        else {"do_sample": False}
+    )
     longest = max(member.max_new_tokens for member in members)
     token_ids = model.generate(
         input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"], max_new_tokens=longest, **drawing

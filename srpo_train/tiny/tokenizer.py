@@ -1,8 +1,8 @@
 r"""A byte-level BPE of a few hundred tokens, trained on transcripts of the embedded task.
 
-Digits, operators and line breaks never merge, so arithmetic is seen one digit at a time; tags and ``\boxed{`` are single
-tokens; every other byte sequence still encodes, because the 256 bytes are in the vocabulary. ``vocab_size`` equals
-``len(tokenizer)``: a model with that many outputs cannot sample an id that has no text.
+Digits, operators and line breaks never merge, so arithmetic is seen one digit at a time; tags and ``\boxed{`` are
+single tokens; every other byte sequence still encodes, because the 256 bytes are in the vocabulary. ``vocab_size``
+equals ``len(tokenizer)``: a model with that many outputs cannot sample an id that has no text.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _without_tags(texts: Iterable[str]) -> Iterable[str]:
 
 
 def _with_visible_tags(core: Tokenizer) -> Tokenizer:
-    """Mark the tags as ordinary text: the trainer makes every reserved token a special one, which decoding would hide."""
+    """Mark the tags as ordinary text: the trainer makes reserved tokens special, and decoding would hide them."""
     fields = json.loads(core.to_str())
     for token in fields["added_tokens"]:
         token["special"] = token["content"] in CONTROL_TOKENS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from srpo_train.tiny.experts import (
-    CLEAN,
     Example,
     Habits,
     play_examples,
@@ -29,9 +28,9 @@ IGNORED = -100
 """Label of tokens without loss."""
 
 SPOILED = Habits(
-    wrong_step=0.15,
-    flipped_minus=0.80,
-    bare_guess=0.40,
+    wrong_step=0.12,
+    flipped_minus=0.35,
+    bare_guess=0.65,
     random_verdict=0.30,
     random_choice=0.30,
     random_route=0.50,
@@ -59,17 +58,17 @@ class Phase:
 
 
 PHASES = (
-    Phase(name="clean", habits=CLEAN, num_steps=1200, learning_rate=3e-3),
-    Phase(name="spoiled", habits=SPOILED, num_steps=400, learning_rate=1e-3),
+    Phase(name="clean", habits=Habits(random_route=0.5), num_steps=1200, learning_rate=3e-3),
+    Phase(name="spoiled", habits=SPOILED, num_steps=300, learning_rate=1e-3),
 )
 """The recipe of the embedded policy."""
 
 ROLE_WEIGHTS: Mapping[str, float] = {
-    "solver": 0.55,
+    "solver": 0.50,
     "revision": 0.15,
-    "verifier": 0.1,
+    "verifier": 0.10,
     "aggregator": 0.15,
-    "router": 0.05,
+    "router": 0.10,
 }
 """Share of each kind of event in a batch."""
 
@@ -130,7 +129,9 @@ def make_examples(habits: Habits, num_episodes: int, rng: np.random.Generator) -
 def encode_examples(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> list[tuple[list[int], int]]:
     """Return (token ids, number of prompt tokens) of each example, end of sequence included."""
     prompts = [
-        tokenizer.apply_chat_template([{"role": "user", "content": item.prompt}], add_generation_prompt=True, tokenize=False)
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": item.prompt}], add_generation_prompt=True, tokenize=False
+        )
         for item in examples
     ]
     prompt_ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
