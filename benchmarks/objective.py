@@ -20,6 +20,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 ROW_TOKENS = 256
@@ -39,7 +40,7 @@ def main() -> None:
             for name in IMPLEMENTATIONS:
                 cases.append({**vars(args), "tokens": token_count, "entropy": with_entropy, "name": name})
         token_count *= 2
-    print_table([measure(case) for case in cases], args)
+    print_table(map(measure, cases), args)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -180,17 +181,17 @@ def grpo_loss(logprob, inputs: dict) -> float:
     return loss.item()
 
 
-def print_table(results: list[dict], args: argparse.Namespace) -> None:
+def print_table(results: Iterable[dict], args: argparse.Namespace) -> None:
     print(f"hidden {args.hidden}, vocabulary {args.vocabulary}, {args.threads} thread(s), float32, CPU")
     columns = f"{'CPU s':>8} {'ratio':>6} {'wall s':>8} {'peak MB':>8} {'ratio':>6}  equal"
-    print(f"{'tokens':>7} {'entropy':>8} {'implementation':<16} {columns}")
+    print(f"{'tokens':>7} {'entropy':>8} {'implementation':<16} {columns}", flush=True)
     ours: dict = {}
     for result in results:
         if result["name"] == OURS:
             ours = result
         head = f"{result['tokens']:>7} {'yes' if result['entropy'] else 'no':>8} {result['name']:<16}"
         if "skipped" in result or "skipped" in ours:
-            print(f"{head} {result.get('skipped', '')}")
+            print(f"{head} {result.get('skipped', '')}", flush=True)
             continue
         slower, larger = result["seconds"] / ours["seconds"], result["peak_mb"] / ours["peak_mb"]
         equal = "yes" if agrees(result, ours) else "NO"
