@@ -1,7 +1,7 @@
 r"""Play one episode by hand: three drafts, a verdict, a revision, an answer; then read its event audit.
 
-An environment announces *active sets*: the outputs that its next transition consumes together. You answer a whole set at
-once, and what you wrote is parsed, never repaired.
+An environment announces *active sets*: the outputs that its next transition consumes together. You answer a whole set
+at once, and what you wrote is parsed, never repaired.
 """
 
 import srpo_envs

@@ -138,7 +138,7 @@ class PolicyLoadError(SrpoError, OSError):
 
 
 class NonFiniteError(SrpoError, FloatingPointError):
-    """Too many consecutive optimiser steps met a loss or gradient that is not finite."""
+    """A return is not finite, or too many consecutive optimiser steps met a loss or gradient that is not."""
 
 
 def near_miss(name: str, known: Iterable[str]) -> str:

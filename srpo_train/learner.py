@@ -181,7 +181,7 @@ def schedule_factor(config: OptimConfig, step: int, num_steps: int) -> float:
 def _adamw(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return torch.optim.AdamW(
-        parameters, lr=config.lr, betas=tuple(config.betas), eps=config.eps, weight_decay=config.weight_decay
+        parameters, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
     )
 
 

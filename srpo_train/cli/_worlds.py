@@ -97,4 +97,4 @@ def hide_transformers_progress() -> None:
     """Turn off the bars transformers draws for every file it reads or writes; they tear ours apart."""
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()

@@ -92,16 +92,6 @@ def test_some_folders_import_next_to_nothing(where):
     assert strangers == []
 
 
-def test_retrieval_takes_from_environments_only_the_search_protocol():
-    strangers = [
-        f"{path.relative_to(ROOT)} imports {name}"
-        for path in sources("retrieval")
-        for name in sorted(imported(path))
-        if belongs(name, "srpo_envs") and not any(belongs(name, m) for m in ("srpo_envs.search", "srpo_envs.errors"))
-    ]
-    assert strangers == []
-
-
 def test_the_scan_sees_late_relative_and_aliased_imports(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     package = tmp_path / "pack" / "inner"

@@ -153,7 +153,7 @@ def test_a_checkpoint_is_found_by_its_step(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no checkpoint of step 3; kept: \[1, 2\]"):
         store.at(3)
     damage_by_flipping(tmp_path / "step-000001")
-    with pytest.raises(CheckpointError, match="damaged .*other contents"):
+    with pytest.raises(CheckpointError, match=r"damaged .*other contents"):
         store.at(1)
 
 
