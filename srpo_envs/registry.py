@@ -24,7 +24,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from srpo_envs.errors import ConfigError, RegistrationError, SrpoError, UnknownIdError, near_miss
@@ -93,6 +93,8 @@ class EnvSpec:
     """The factory, or ``module:attribute`` where it is found when first needed."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments the id stands for; a caller's own come on top."""
+    module: str = ""
+    """Module that registers the id, where it was asked for as ``module:id``; stored episodes then name it too."""
 
     @property
     def stem(self) -> str:
@@ -119,7 +121,7 @@ class EnvSpec:
             raise
         except ValueError as error:  # a value the workflow or the family refuses
             raise ConfigError(f"{self.id}: {error}") from error
-        env.env_id = self.id
+        env.env_id = f"{self.module}:{self.id}" if self.module else self.id
         env.env_kwargs = merged
         return env
 
@@ -171,6 +173,7 @@ def make(env_id: str, /, **kwargs: Any) -> SetEnv:
 
     Args:
         env_id: ``namespace/Name-vN``. Without a namespace ``srpo_envs`` is meant; without a version the newest is.
+            ``module:namespace/Name-vN`` imports the module first, so that it can register the id.
         kwargs: Arguments of the environment as JSON values; they are stored with every episode.
 
     Raises:
@@ -181,11 +184,15 @@ def make(env_id: str, /, **kwargs: Any) -> SetEnv:
 
 
 def spec(env_id: str) -> EnvSpec:
-    """Return the entry of an id, which may leave out namespace and version as in `make`.
+    """Return the entry of an id, which may leave out namespace and version, or name its module, as in `make`.
 
     Raises:
-        UnknownIdError: no such id; the message names the nearest, or the versions that exist.
+        UnknownIdError: no such id or module; the message names the nearest id, or the versions that exist.
     """
+    module, colon, env_id = env_id.rpartition(":")
+    if colon:
+        _import_registering(module, env_id)
+        return replace(spec(env_id), module=module)
     wanted = env_id if "/" in env_id else f"{NAMESPACE}/{env_id}"
     if wanted in _specs:
         return _specs[wanted]
@@ -272,6 +279,18 @@ def make_aec(env_id: str, render_mode: str | None = None, **kwargs: Any) -> Any:
     from srpo_envs.views import AecSetEnv
 
     return AecSetEnv(make(env_id, **kwargs), render_mode)
+
+
+def _import_registering(module: str, env_id: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, something it needs is not
+        raise UnknownIdError(
+            f"environment {module}:{env_id}: no module {error.name!r}; it must be installed, or be in the folder the "
+            "program runs in"
+        ) from None
 
 
 def _parse_id(env_id: str) -> re.Match[str]:

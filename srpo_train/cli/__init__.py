@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Annotated
 
 import typer
@@ -86,5 +87,9 @@ app.command("make-tiny-policy", epilog=_examples("srpo make-tiny-policy my-polic
 
 
 def main() -> None:
-    """Run the command line; the entry point of ``srpo``."""
+    """Run the command line; the entry point of ``srpo``.
+
+    The working directory is importable, as with ``python -m``, so that an environment id may name a module in it.
+    """
+    sys.path.insert(0, "")
     app()

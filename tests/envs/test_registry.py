@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import sys
 
 import gymnasium
 import pettingzoo
@@ -209,3 +210,49 @@ def test_a_gymnasium_spec_can_be_stored_as_json():
     stored = gymnasium.make(FIXED, num_solvers=4).spec.to_json()
     env = gymnasium.make(gymnasium.envs.registration.EnvSpec.from_json(stored))
     assert env.unwrapped.set_env.num_solvers == 4
+
+
+# --- ids that name their module -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch, own_ids):
+    """A module in the working folder that registers one environment."""
+    name = "own_worlds_for_tests"
+    (tmp_path / f"{name}.py").write_text(
+        "from srpo_envs import register\n"
+        "from srpo_envs.tasks.arithmetic import Arithmetic\n"
+        "from srpo_envs.workflows.single_agent import SingleAgent\n"
+        "register('own/Alone-v0', lambda level=1: SingleAgent(Arithmetic(level)))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield name
+    forget(name)
+
+
+def forget(module):
+    """Bring back the state of a process that has never imported the module."""
+    sys.modules.pop(module, None)
+    for ids in (registry._specs, gymnasium.registry, pettingzoo.parallel_registry, pettingzoo.aec_registry):
+        ids.pop("own/Alone-v0", None)
+
+
+def test_an_id_may_name_the_module_that_registers_it(own_module):
+    with pytest.raises(UnknownIdError, match="own/Alone-v0"):
+        srpo_envs.make("own/Alone-v0")
+    env = srpo_envs.make(f"{own_module}:own/Alone-v0", level=2)
+    assert env.env_id == f"{own_module}:own/Alone-v0"
+    assert env.env_kwargs == {"level": 2}
+
+
+def test_a_stored_episode_of_such_an_id_replays_where_nothing_was_imported(own_module):
+    env = srpo_envs.make(f"{own_module}:own/Alone-v0")
+    active = env.reset(seed=0)
+    env.step(active.outputs(["no answer"]))
+    forget(own_module)
+    assert srpo_envs.replay(env.episode) == env.episode
+
+
+def test_a_module_that_is_not_there_is_a_clear_error():
+    with pytest.raises(UnknownIdError, match=r"no module 'nowhere_at_all'.*folder the program runs in"):
+        srpo_envs.make("nowhere_at_all:own/Alone-v0")
