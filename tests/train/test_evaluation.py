@@ -1,0 +1,112 @@
+"""Evaluation: Avg@k, Pass@k, utility, and what stays the same from call to call."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from factories import NumberTasks, boxed, make_episode, make_event
+
+from srpo_envs.errors import ToolError
+from srpo_envs.workflows.single_agent import SingleAgent
+from srpo_train.collect import Collector
+from srpo_train.engines.base import Sampling
+from srpo_train.engines.scripted import ScriptedEngine
+from srpo_train.evaluation import evaluate, score_samples
+from srpo_train.metrics import check_name
+
+
+def right_for(request):
+    """Answer questions with even numbers right on every sample, odd ones on the second sample only."""
+    number = int(request.prompt.split(".")[0].split()[-1])
+    is_right = number % 2 == 0 or "/k1/" in request.request_id
+    return boxed(number if is_right else "wrong")
+
+
+@pytest.fixture
+def make_collector():
+    collectors = []
+
+    def make(answer=right_for, tasks=None, **settings):
+        engine = ScriptedEngine("p", answer, respects_limits=False)
+        family = tasks or NumberTasks()
+        collectors.append(Collector(lambda: SingleAgent(family), {"p": engine}, {"*": "p"}, **settings))
+        return collectors[-1], engine
+
+    yield make
+    for collector in collectors:
+        collector.close()
+
+
+def run(collector, num_tasks=4, samples=2, **settings):
+    return evaluate(collector, num_tasks=num_tasks, samples_per_task=samples, sampling=Sampling(), **settings)
+
+
+def test_avg_and_pass_at_k(make_collector):
+    collector, _ = make_collector()
+    metrics = run(collector).metrics
+    # Tasks 0 and 2: both samples right; 1 and 3: one of two. Avg@2 = (1 + 1/2 + 1 + 1/2) / 4, Pass@2 = 1.
+    assert metrics["eval/avg_at_k"] == 0.75
+    assert metrics["eval/pass_at_k"] == 1.0
+    assert metrics["eval/accuracy"] == 0.75
+
+
+def test_a_task_never_solved_lowers_pass_at_k(make_collector):
+    collector, _ = make_collector(lambda request: boxed("wrong") if "Say 0." in request.prompt else right_for(request))
+    metrics = run(collector).metrics
+    assert metrics["eval/pass_at_k"] == 0.75
+    assert metrics["eval/avg_at_k"] == 0.5
+
+
+def test_avg_at_k_weighs_tasks_and_not_samples():
+    # One task kept 1 of 1 right, another 0 of 3: the mean over tasks is 1/2, over samples it would be 1/4.
+    kept = make_episode(episode_id="a", group_id="a", reward=1.0)
+    lost = [make_episode(episode_id=f"b{index}", group_id="b", reward=0.0) for index in range(3)]
+    assert score_samples((kept, *lost))["eval/avg_at_k"] == 0.5
+
+
+def test_utility_is_right_answers_per_million_tokens():
+    # Eq. 9: two samples of one task with 6 and 2 tokens, one right: 1e6 * 1 / 8.
+    events = [make_event(1, lengths=[length]) for length in (6, 2)]
+    right, wrong = (
+        make_episode(episode_id=str(index), reward=1.0 - index, events=(event,)) for index, event in enumerate(events)
+    )
+    assert score_samples((right, wrong))["eval/utility"] == 125_000.0
+
+
+def test_every_call_asks_the_same_tasks_with_the_same_seeds(make_collector):
+    collector, engine = make_collector()
+    run(collector)
+    run(collector)
+    requests = [(request.request_id, request.prompt, request.seed) for request in engine.requests]
+    assert requests[:8] == requests[8:]
+    assert len({seed for _, _, seed in requests[:8]}) == 8
+
+
+def test_an_episode_lost_to_its_surroundings_is_left_out_and_counted(make_collector):
+    class Broken(NumberTasks):
+        def grade(self, task, answer):
+            if task.task_id == "numbers/1":
+                raise ToolError("grader away")
+            return super().grade(task, answer)
+
+    collector, _ = make_collector(tasks=Broken(), step_retries=0)
+    result = run(collector)
+    assert result.metrics["eval/num_failed_episodes"] == 2
+    assert result.metrics["eval/num_episodes"] == 6
+    assert result.metrics["eval/avg_at_k"] == pytest.approx((1 + 1 + 0.5) / 3)
+
+
+def test_every_metric_is_in_the_table(make_collector):
+    collector, _ = make_collector()
+    for name in run(collector).metrics:
+        check_name(name)
+
+
+def test_nothing_finished_scores_nothing():
+    assert score_samples(()) == {}
+
+
+def test_a_malformed_answer_counts_as_wrong():
+    episode = dataclasses.replace(make_episode(reward=0.0), info={"answer": None, "correct": False})
+    assert score_samples((episode,))["eval/avg_at_k"] == 0.0
