@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from srpo_train.policies.loading import resolve_source
+
 __all__ = ["checkpoint_dir"]
 
 
 def checkpoint_dir() -> Path:
-    """Return the folder of the shipped checkpoint, which ``from_pretrained`` loads without a network."""
-    return Path(__file__).parent / "checkpoint"
+    """Return the folder of the shipped checkpoint, which ``from_pretrained`` loads without a network.
+
+    Raises:
+        PolicyLoadError: this installation left the checkpoint out.
+    """
+    return Path(resolve_source("tiny-team", "builtin:tiny-team"))

@@ -5,7 +5,7 @@ set of habits writes the response a policy shall imitate, and an expert with oth
 environment consumes, so that clean answers are also learnt in the company of wrong drafts and hasty verdicts::
 
     for example in play_examples(env, task_index=3, rng=rng, target=CLEAN, committed=SPOILED):
-        example.role, example.prompt, example.response
+        example.event_type, example.prompt, example.response
         # 'solver', 'Compute 3*7-4 ...\nSolve.', '<think>3*7=1-4=7</think>\\boxed{7}'
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import ConfigError
-from srpo_envs.records import Event, Member
+from srpo_envs.records import ActiveSet, Event, Member
 from srpo_envs.tasks.arithmetic import Arithmetic, partial_results, write_partial_results
 from srpo_envs.tasks.base import Task
 from srpo_envs.workflows.single_agent import SingleAgent
@@ -62,8 +62,8 @@ CLEAN = Habits()
 class Example:
     """One response to imitate."""
 
-    role: str
-    """The event's type: solver, revision, verifier, aggregator or router."""
+    event_type: str
+    """The kind of event: solver, revision, verifier, aggregator or router."""
     prompt: str
     """The member's prompt, as the environment wrote it."""
     response: str
@@ -81,12 +81,13 @@ class _Board:
     @property
     def favourite(self) -> str:
         """The most frequent draft answer; the right one wins a tie, so that the best use of the drafts is taught."""
+        gold: str = self.task.gold
         counts = Counter(draft for draft in self.drafts if draft is not None)
         if not counts:
-            return self.task.gold
+            return gold
         best = max(counts.values())
         leaders = [answer for answer, count in counts.items() if count == best]
-        return self.task.gold if self.task.gold in leaders else leaders[0]
+        return gold if gold in leaders else leaders[0]
 
 
 def play_examples(
@@ -106,27 +107,15 @@ def play_examples(
     Raises:
         ConfigError: the environment has a role no expert plays.
     """
-    active = env.reset(options={"task_index": task_index})
+    active: ActiveSet | None = env.reset(options={"task_index": task_index})
     board = _Board(env.tasks.task(task_index), getattr(env, "num_solvers", 1), [])
     while active is not None:
         member = active.members[0]
-        yield Example(active.event_type, member.prompt, respond(member, board, target, rng))
-        texts = [respond(seat, board, committed, rng) for seat in active.members]
+        yield Example(active.event_type, member.prompt, _respond(member, board, target, rng))
+        texts = [_respond(seat, board, committed, rng) for seat in active.members]
         result = env.step(active.outputs(texts))
         board.drafts += _drafts_of(result.event)
         active = result.next
-
-
-def respond(member: Member, board: _Board, habits: Habits, rng: np.random.Generator) -> str:
-    """Write one response in a member's role.
-
-    Raises:
-        ConfigError: no expert plays the role.
-    """
-    if member.role not in _EXPERTS:
-        raise ConfigError(f"no expert plays role {member.role!r}; known: {', '.join(sorted(_EXPERTS))}")
-    text = _EXPERTS[member.role](board, habits, rng)
-    return _break_format(text, rng) if rng.random() < habits.malformed else text
 
 
 def sample_environment(rng: np.random.Generator, level: int, *, seed: int = 0) -> SetEnv:
@@ -148,6 +137,14 @@ def with_random_company(habits: Habits, rng: np.random.Generator) -> Habits:
 
 
 # --- one expert per role ------------------------------------------------------------------------------------------
+
+
+def _respond(member: Member, board: _Board, habits: Habits, rng: np.random.Generator) -> str:
+    """Write one response in a member's role."""
+    if member.role not in _EXPERTS:
+        raise ConfigError(f"no expert plays role {member.role!r}; expected one of {', '.join(sorted(_EXPERTS))}")
+    text = _EXPERTS[member.role](board, habits, rng)
+    return _break_format(text, rng) if rng.random() < habits.malformed else text
 
 
 def _solve(board: _Board, habits: Habits, rng: np.random.Generator) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,10 @@ import torch
 import transformers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from srpo_envs.core import SetEnv
 from srpo_envs.errors import CheckpointError
-from srpo_envs.tasks.arithmetic import Arithmetic
-from srpo_envs.workflows.single_agent import SingleAgent
-from srpo_envs.workflows.solver_verifier import SolverVerifier
+from srpo_train.policies.policy import Policy
 from srpo_train.tiny.experts import CLEAN
-from srpo_train.tiny.measure import make_responder, play_teams, summarise
+from srpo_train.tiny.measure import measure_policy
 from srpo_train.tiny.tokenizer import train_tokenizer
 from srpo_train.tiny.warm_start import (
     LEVEL_WEIGHTS,
@@ -40,10 +39,9 @@ RECIPE_FILE = "RECIPE.json"
 """Settings and measured rates, beside the weights."""
 
 _NUM_TOKENIZER_EPISODES = 400
-_MEASURED_LEVEL = 2
 
-StepReport = Callable[[str, int, int, float], None]
-"""Called with phase name, step, number of steps and loss."""
+StepReport = Callable[[Phase, int, float], None]
+"""Called with the phase, its step from 1, and the loss."""
 
 
 def make_tiny_policy(
@@ -69,24 +67,24 @@ def make_tiny_policy(
         The report that is also written to ``RECIPE.json``: ``settings`` and ``measured``.
 
     Raises:
-        CheckpointError: the folder holds files.
+        CheckpointError: the folder holds files, or it is one.
     """
     target = Path(output_dir)
-    if target.is_dir() and any(target.iterdir()):
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise CheckpointError(
-            f"output_dir {str(target)!r}: expected a new or empty folder; remove its files or name another"
+            f"output_dir {str(target)!r}: expected a new or empty folder, got one with files or a file; "
+            "remove it or name another"
         )
     with single_thread(), _progress(phases, show_progress) as on_step:
         tokenizer = make_tokenizer(seed)
         model = new_model(tiny_config(tokenizer), seed)
         for number, phase in enumerate(phases):
             rng = np.random.default_rng([seed, 1, number])
-            run_phase(
-                model, tokenizer, phase, rng, lambda step, loss, of=phase: on_step(of.name, step, of.num_steps, loss)
-            )
+            run_phase(model, tokenizer, phase, rng, functools.partial(on_step, phase))
+        policy = Policy(policy_id="team", model=model, tokenizer=tokenizer)
         report = {
             "settings": _settings(model, tokenizer, seed, phases),
-            "measured": measure_policy(model, tokenizer, num_measured, seed),
+            "measured": measure_policy(policy, num_measured, seed),
         }
     save_checkpoint(target, model, tokenizer, report)
     return report
@@ -98,30 +96,12 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     return train_tokenizer(text for pool in pools.values() for item in pool for text in (item.prompt, item.response))
 
 
-def measure_policy(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, num_tasks: int, seed: int
-) -> dict[str, dict[str, float]]:
-    """Return rates on held-out questions by setting: the team sampled, greedy and routed, and one solver alone."""
-    tasks = Arithmetic(level=_MEASURED_LEVEL, split="test", size=num_tasks)
-    settings: dict[str, tuple[Callable[[], SetEnv], float]] = {
-        "team": (lambda: SolverVerifier(tasks, variant="mixed", num_solvers=3, max_rounds=2), 1.0),
-        "team_greedy": (lambda: SolverVerifier(tasks, variant="mixed", num_solvers=3, max_rounds=2), 0.0),
-        "team_routed": (lambda: SolverVerifier(tasks, variant="routed", num_solvers=3, max_rounds=2), 1.0),
-        "single": (lambda: SingleAgent(tasks), 1.0),
-    }
-    measured = {}
-    for name, (make_env, temperature) in settings.items():
-        respond = make_responder(model, tokenizer, seed, temperature)
-        episodes = play_teams([(make_env(), index) for index in range(num_tasks)], respond)
-        measured[name] = {key: round(value, 4) for key, value in summarise(episodes).items()}
-    return measured
-
-
 def save_checkpoint(
     target: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, report: dict[str, Any]
 ) -> None:
     """Write config, generation config, weights, tokenizer and recipe; the folder appears whole or not at all."""
     partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was interrupted
     partial.mkdir(parents=True)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(partial)
@@ -152,7 +132,6 @@ def _settings(
         "phases": [dataclasses.asdict(phase) for phase in phases],
         "role_weights": dict(ROLE_WEIGHTS),
         "level_weights": {str(level): share for level, share in LEVEL_WEIGHTS.items()},
-        "measured_level": _MEASURED_LEVEL,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
@@ -162,11 +141,11 @@ def _settings(
 def _progress(phases: Sequence[Phase], is_shown: bool) -> Iterator[StepReport]:
     """Yield a step report that draws a bar for each phase, or does nothing."""
     if not is_shown:
-        yield lambda name, step, num_steps, loss: None
+        yield lambda phase, step, loss: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("loss {task.fields[loss]:.3f}")) as bar:
         tasks = {phase.name: bar.add_task(phase.name, total=phase.num_steps, loss=float("nan")) for phase in phases}
-        yield lambda name, step, num_steps, loss: bar.update(tasks[name], completed=step, loss=loss)
+        yield lambda phase, step, loss: bar.update(tasks[phase.name], completed=step, loss=loss)

@@ -1,96 +1,99 @@
-"""Measured rates of a policy: what a team of its samples earns, and how often each role keeps to its format."""
+"""Measured rates of a policy on held-out questions: what it earns, how often each role keeps to its format."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-
-import torch
-from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from srpo_envs.core import SetEnv
-from srpo_envs.records import ActiveSet, Episode, Member
-
-Responder = Callable[[Sequence[Member]], list[str]]
-"""Texts for members, in their order."""
-
-
-def make_responder(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, generator_seed: int, temperature: float = 1.0
-) -> Responder:
-    """Return a function that samples one response per member, in batches; temperature 0 takes the likeliest tokens."""
-    seeds = torch.Generator().manual_seed(generator_seed)
-
-    def respond(members: Sequence[Member]) -> list[str]:
-        seed = int(torch.randint(2**62, (), generator=seeds))
-        with torch.random.fork_rng(devices=[]), torch.inference_mode():
-            torch.manual_seed(seed)
-            return _generate(model, tokenizer, members, temperature)
-
-    return respond
+from srpo_envs.records import Episode
+from srpo_envs.tasks.arithmetic import Arithmetic
+from srpo_envs.workflows.single_agent import SingleAgent
+from srpo_envs.workflows.solver_verifier import SolverVerifier
+from srpo_train.collect import Collector
+from srpo_train.engines.base import Sampling
+from srpo_train.engines.transformers import TransformersEngine
+from srpo_train.evaluation import evaluate
+from srpo_train.policies.policy import Policy
 
 
-def play_teams(envs: Iterable[tuple[SetEnv, int]], respond: Responder) -> list[Episode]:
-    """Play one episode in each environment, all of them in step, and return the finished episodes.
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One way of playing the policy."""
+
+    make_env: Callable[[Arithmetic], SetEnv]
+    """The workflow, over given tasks."""
+    temperature: float = 1.0
+    """0 takes the likeliest tokens."""
+    level: int = 2
+    """Of the questions."""
+
+
+def _team(tasks: Arithmetic) -> SetEnv:
+    return SolverVerifier(tasks, variant="mixed", num_solvers=3, max_rounds=2)
+
+
+def _routed_team(tasks: Arithmetic) -> SetEnv:
+    return SolverVerifier(tasks, variant="routed", num_solvers=3, max_rounds=2)
+
+
+MEASUREMENTS: Mapping[str, Measurement] = {
+    "team": Measurement(_team),
+    "team_greedy": Measurement(_team, temperature=0.0),
+    "team_level_3": Measurement(_team, level=3),
+    "team_routed": Measurement(_routed_team),
+    "single": Measurement(SingleAgent),
+}
+"""What the recipe reports; ``team`` is the setting of the demo."""
+
+
+def measure_policy(policy: Policy, num_tasks: int, seed: int) -> dict[str, dict[str, float]]:
+    """Play held-out questions and return rates by measurement.
 
     Args:
-        envs: Environments with the index of the task each shall play.
-        respond: Writes the responses of all pending members together.
+        policy: Plays every role.
+        num_tasks: Questions of each measurement, one episode each.
+        seed: Decides the sampled tokens.
+
+    Returns:
+        For each name of `MEASUREMENTS`: ``reward`` (mean team reward), ``tokens`` (mean per episode), ``valid/<role>``
+        (share of responses that keep to the format) and ``right/solver`` (share of drafts with the right answer). A
+        role that never acted, such as a solver no valid route ever chose, has no rates.
     """
-    running = [(env, env.reset(seed=index, options={"task_index": index})) for env, index in envs]
-    finished: list[SetEnv] = [env for env, _ in running]
-    while running:
-        texts = iter(respond([member for _, active in running for member in active.members]))
-        moved: list[tuple[SetEnv, ActiveSet | None]] = [
-            (env, env.step(active.outputs([next(texts) for _ in active.members])).next) for env, active in running
-        ]
-        running = [(env, active) for env, active in moved if active is not None]
-    return [env.episode for env in finished]
+    return {name: _measure(policy, how, num_tasks, seed) for name, how in MEASUREMENTS.items()}
 
 
-def summarise(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Return the mean team reward and, by kind of event, the share of valid and of right responses.
-
-    Answers are right when they equal the task's gold answer; verdicts and routes have no such share.
-    """
-    valid: dict[str, list[bool]] = defaultdict(list)
-    right: dict[str, list[bool]] = defaultdict(list)
-    for episode in episodes:
-        for event in episode.events:
-            for member in event.members:
-                valid[event.event_type].append(member.is_valid)
-                if member.role in ("solver", "aggregator"):
-                    right[event.event_type].append(member.parsed == episode.task["gold"])
-    rates = {"team_reward": _mean([episode.reward for episode in episodes])}
-    rates |= {f"valid/{kind}": _mean(flags) for kind, flags in sorted(valid.items())}
-    rates |= {f"right/{kind}": _mean(flags) for kind, flags in sorted(right.items())}
-    return rates
-
-
-def _generate(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, members: Sequence[Member], temperature: float
-) -> list[str]:
-    prompts = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": member.prompt}], add_generation_prompt=True, tokenize=False
+def _measure(policy: Policy, how: Measurement, num_tasks: int, seed: int) -> dict[str, float]:
+    tasks = Arithmetic(level=how.level, split="test", size=num_tasks)
+    engines = {policy.policy_id: TransformersEngine(policy)}
+    collector = Collector(lambda: how.make_env(tasks), engines, {"*": policy.policy_id}, seed=seed)
+    try:
+        result = evaluate(
+            collector,
+            num_tasks=num_tasks,
+            samples_per_task=1,
+            sampling=Sampling(temperature=how.temperature),
+            seed=seed,
         )
-        for member in members
-    ]
-    encoded = tokenizer(prompts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt")
-    drawing = (
-        {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-        if temperature
-        else {"do_sample": False}
-    )
-    longest = max(member.max_new_tokens for member in members)
-    token_ids = model.generate(
-        input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"], max_new_tokens=longest, **drawing
-    )[:, encoded["input_ids"].shape[1] :]
+    finally:
+        collector.close()
+    rates = {
+        "reward": result.metrics["eval/reward_mean"],
+        "tokens": result.metrics["eval/num_tokens"] / result.metrics["eval/num_episodes"],
+    }
+    if drafts := _drafts(result.episodes):
+        rates["right/solver"] = sum(drafts) / len(drafts)
+    prefix = "eval/valid_rate/"
+    rates |= {f"valid/{key[len(prefix) :]}": value for key, value in result.metrics.items() if key.startswith(prefix)}
+    return {key: round(value, 4) for key, value in rates.items()}
+
+
+def _drafts(episodes: tuple[Episode, ...]) -> list[bool]:
+    """Whether each draft, first or revised, names the gold answer."""
     return [
-        tokenizer.decode(row[: member.max_new_tokens], skip_special_tokens=True)
-        for row, member in zip(token_ids, members, strict=True)
+        member.parsed == episode.task["gold"]
+        for episode in episodes
+        for event in episode.events
+        for member in event.members
+        if member.role == "solver"
     ]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

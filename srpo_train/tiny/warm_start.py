@@ -44,7 +44,7 @@ class Phase:
     """One stretch of supervised learning."""
 
     name: str
-    """For progress and reports."""
+    """Shown by the progress bar and kept in the report."""
     habits: Habits
     """Of the responses to imitate."""
     num_steps: int
@@ -87,7 +87,7 @@ class Batch:
 
 
 def tiny_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
-    """Return the architecture: about 0.14 million parameters; heads of 32, the least that vLLM runs on a CPU."""
+    """Return the architecture: about 0.13 million parameters; heads of 32, the least that vLLM runs on a CPU."""
     return Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -110,7 +110,9 @@ def new_model(config: Qwen3Config, seed: int) -> Qwen3ForCausalLM:
     """Return a freshly initialised model without touching the global random state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen3ForCausalLM(config).to(torch.float32)
+        model = Qwen3ForCausalLM(config)
+        torch.nn.Module.to(model, torch.float32)
+        return model
 
 
 def make_examples(habits: Habits, num_episodes: int, rng: np.random.Generator) -> dict[str, list[Example]]:
@@ -122,7 +124,7 @@ def make_examples(habits: Habits, num_episodes: int, rng: np.random.Generator) -
         company = with_random_company(habits, rng)
         index = int(rng.integers(env.tasks.num_tasks))
         for example in play_examples(env, task_index=index, rng=rng, target=habits, committed=company):
-            pools[example.role].append(example)
+            pools[example.event_type].append(example)
     return pools
 
 
