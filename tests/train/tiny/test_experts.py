@@ -9,7 +9,7 @@ import pytest
 
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import ConfigError
-from srpo_envs.parsing import Parsed, parse_boxed_answer, parse_route, parse_verdict
+from srpo_envs.parsing import Malformed, Parsed, parse_boxed_answer, parse_route, parse_verdict
 from srpo_envs.schedule import Role
 from srpo_envs.tasks.arithmetic import Arithmetic, partial_results
 from srpo_envs.workflows.single_agent import SingleAgent
@@ -49,6 +49,15 @@ def solutions(habits, num_episodes=3000):
         yield task.info["start"], task.info["steps"], results, answer
 
 
+def read(event_type, text, num_solvers):
+    """What the environment reads in a response."""
+    if event_type == "verifier":
+        return parse_verdict(text)
+    if event_type == "router":
+        return parse_route(text, low=1, high=num_solvers, allow_stop=False)
+    return parse_boxed_answer(text)
+
+
 def near(count, total, rate):
     """Whether a count is within four standard deviations of its binomial mean; the seeds are fixed."""
     return abs(count - total * rate) < 4 * (total * rate * (1 - rate)) ** 0.5
@@ -60,20 +69,13 @@ def near(count, total, rate):
 @pytest.mark.parametrize("workflow", WORKFLOWS)
 def test_clean_responses_parse_and_solve_in_every_workflow(workflow):
     env = WORKFLOWS[workflow]()
-    readers = {
-        "solver": parse_boxed_answer,
-        "revision": parse_boxed_answer,
-        "aggregator": parse_boxed_answer,
-        "verifier": parse_verdict,
-        "router": lambda text: parse_route(text, low=1, high=env.num_solvers, allow_stop=False),
-    }
     rng = np.random.default_rng(1)
     for index in range(20):
         gold = env.tasks.task(index).gold
         for example in play_examples(env, task_index=index, rng=rng, target=CLEAN, committed=CLEAN):
-            parsed = readers[example.event_type](example.response)
+            parsed = read(example.event_type, example.response, getattr(env, "num_solvers", 1))
             assert isinstance(parsed, Parsed)
-            if readers[example.event_type] is parse_boxed_answer:
+            if example.event_type in ("solver", "revision", "aggregator"):
                 assert parsed.value == gold
         assert env.episode.reward == 1.0
         assert all(member.is_valid for event in env.episode.events for member in event.members)
@@ -211,6 +213,13 @@ def test_malformed_responses_of_every_role_decide_nothing(variant):
                 total += 1
                 malformed += not member.is_valid
     assert near(malformed, total, 0.3)
+
+
+def test_a_malformed_response_is_malformed_wherever_it_was_cut():
+    team = lambda: SolverVerifier(TASKS, variant="routed", num_solvers=3)  # noqa: E731
+    broken, dubious = Habits(malformed=1.0), Habits(random_verdict=1.0)
+    for _, example in play(team, 300, target=broken, committed=dubious):
+        assert isinstance(read(example.event_type, example.response, num_solvers=3), Malformed)
 
 
 # --- the mixture of the warm start --------------------------------------------------------------------------------
