@@ -155,10 +155,9 @@ class Learner:
                 )
             return
         self._num_nonfinite_in_a_row = 0
-        for policy_id, optimizer in self._optimizers.items():
-            # A policy without rows keeps its weights and its moments: a step would move it by momentum alone.
-            if norms[policy_id] > 0:
-                optimizer.step()
+        for optimizer in self._optimizers.values():
+            # Parameters without a gradient are left alone, moments included: a policy without rows does not move.
+            optimizer.step()
 
     def _set_learning_rate(self, step: int) -> float:
         rate = self._config.lr * schedule_factor(self._config, step, self._num_steps)

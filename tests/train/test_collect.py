@@ -182,6 +182,21 @@ def test_a_straggler_joins_a_later_round_and_is_counted(release):
     assert engine.requests[-1].request_id.startswith("t0/")
 
 
+def test_a_batch_is_ordered_by_job_whatever_moves_first():
+    class LateFirst(SolverVerifier):
+        def schedule(self, task):
+            drafts = yield self.ask("solver", count=1, context=self.context())
+            time.sleep(0.05 * (3 - int(task.task_id.rpartition("/")[2])))
+            (final,) = yield self.ask("aggregator", context=self.context(drafts))
+            return self.outcome(final)
+
+    engine = scripted("team", answer)
+    collector = Collector(lambda: LateFirst(Arithmetic()), {"team": engine}, SHARED)
+    _OPEN.append(collector)
+    collector.collect(make_jobs(4), SAMPLING)
+    assert [request.request_id[:2] for request in engine.requests] == ["t0", "t1", "t2", "t3"] * 2
+
+
 def test_a_hanging_environment_is_dropped_and_never_used_again(release):
     tasks = Slow({1: release.wait})
     collector = make_collector(tasks=tasks, step_timeout_s=0.2)

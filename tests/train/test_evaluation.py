@@ -66,17 +66,18 @@ def test_avg_at_k_weighs_tasks_and_not_samples():
 
 
 def test_utility_is_right_answers_per_million_tokens():
-    # Eq. 9: two samples of one task with 6 and 2 tokens, one right: 1e6 * 1 / 8.
-    events = [make_event(1, lengths=[length]) for length in (6, 2)]
-    right, wrong = (
-        make_episode(episode_id=str(index), reward=1.0 - index, events=(event,)) for index, event in enumerate(events)
-    )
-    assert score_samples((right, wrong))["eval/utility"] == 125_000.0
+    # Eq. 9: three samples of one task with 6, 8 and 2 tokens, two right: 1e6 * 2 / 16.
+    samples = [
+        make_episode(episode_id=str(index), reward=reward, events=(make_event(1, lengths=[length]),))
+        for index, (reward, length) in enumerate([(1.0, 6), (1.0, 8), (0.0, 2)])
+    ]
+    assert score_samples(tuple(samples))["eval/utility"] == 125_000.0
 
 
 def test_every_call_asks_the_same_tasks_with_the_same_seeds(make_collector):
     collector, engine = make_collector()
-    run(collector)
+    episodes = run(collector).episodes
+    assert len({episode.seed for episode in episodes}) == 4  # samples of a task face the same world, tasks others
     run(collector)
     requests = [(request.request_id, request.prompt, request.seed) for request in engine.requests]
     assert requests[:8] == requests[8:]

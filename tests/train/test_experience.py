@@ -93,14 +93,19 @@ def test_nothing_to_train_on_is_an_empty_batch():
 
 
 def test_row_wise_baselines_charge_a_penalty_to_the_malformed_row_alone():
-    # Dr. MAS: team reward 1; the second drafter was malformed (penalty 0.1), so its score is 0.9 and the others' are 1.
-    members = (make_member(0), make_member(1, malformed_reason="no box", parsed=None), make_member(2))
-    event = make_event(3, members=members, penalty=0.1, reward=-0.1, team_return=0.9)
+    # Dr. MAS: team reward 1; two drafters were malformed (penalty 0.1 each), so they score 0.9 and the other scores 1.
+    bad = {"malformed_reason": "no box", "parsed": None}
+    members = (make_member(0, **bad), make_member(1), make_member(2, **bad))
+    event = make_event(3, members=members, penalty=0.2, reward=-0.2, team_return=0.8)
     episode = make_episode(events=(event,))
     objective = preset("dr_mas", group_key=("group",))
     advantage_M = build_experience([episode], objective, max_row_tokens=100).batch.advantage_M
-    # Scores 1, 0.9, 1: mean 29/30, sample deviation sqrt(2 (1/30)^2 + (2/30)^2) / sqrt(2) = 0.057735.
-    assert advantage_M.tolist() == pytest.approx([0.577340, -1.154681, 0.577340], abs=1e-4)
+    # Scores 0.9, 1, 0.9: mean 28/30, sample deviation sqrt((2 (1/30)^2 + (2/30)^2) / 2) = 0.057735. Division by
+    # the deviation hides the size of the penalty; a large floor shows it.
+    assert advantage_M.tolist() == pytest.approx([-0.577340, 1.154681, -0.577340], abs=1e-4)
+    raw = build_experience([episode], preset("magrpo", estimator="row_relative", std_floor=1.0), max_row_tokens=100)
+    # (0.9 - 28/30) / (0.057735 + 1) = -0.031514.
+    assert raw.batch.advantage_M[0].item() == pytest.approx(-0.031514, abs=1e-5)
 
 
 def test_every_preset_gives_finite_advantages_to_real_episodes():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from srpo_envs.errors import NonFiniteError
+from srpo_train import learner as learner_module
 from srpo_train.batching import EventBatch, MemberRow
 from srpo_train.config import OptimConfig
 from srpo_train.learner import Learner, schedule_factor
@@ -91,6 +92,25 @@ def test_nothing_is_clipped_at_the_first_update_and_the_ratio_moves_after_it(tin
     assert metrics["train/first_clip_fraction"] == 0.0
     assert metrics["train/clip_fraction"] > 0.0
     assert metrics["train/ratio_max"] > 1.2
+
+
+def test_every_epoch_deals_the_events_anew_and_counts_them_once(tiny_checkpoint, monkeypatch):
+    dealt = []
+    accumulate = learner_module.accumulate_set_gradient
+
+    def spy(objective, batch, *arguments, **settings):
+        dealt.append(tuple(batch.event_ids))
+        return accumulate(objective, batch, *arguments, **settings)
+
+    monkeypatch.setattr(learner_module, "accumulate_set_gradient", spy)
+    batch = make_batch((("a",),) * 6, (1.0, -1.0) * 3)
+    learner = make_learner(load(tiny_checkpoint, "a"), num_minibatches=2, num_epochs=2)
+    metrics = learner.update(batch, step=0, seed=0)
+    assert metrics["train/num_events"] == metrics["train/num_rows"] == 6
+    assert metrics["train/num_updates"] == 4
+    first, second = dealt[:2], dealt[2:]
+    assert sorted(sum(first, ())) == sorted(sum(second, ())) == [f"e{event}" for event in range(6)]
+    assert first != second
 
 
 def test_a_batch_used_once_has_ratio_exactly_one(tiny_checkpoint):
