@@ -20,6 +20,8 @@ _FBOX_COMMAND = re.compile(r"\\fbox(?![A-Za-z])")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)|\\[A-Za-z]+|[^\W\d_](?![^\W\d_])")
 _ROUTE_INDEX = re.compile(r"[0-9]{1,9}")
+_CONTROL_SPACE = re.compile(r"(?<!\\)(?:\\\\)*\\\s+\Z")
+"""The LaTeX space at the end of a box, whose blank must not be stripped from its backslash."""
 _INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
 
 
@@ -74,7 +76,11 @@ def extract_boxed(text: str) -> str | None:
     if start is None:
         return None
     content = _argument(visible, start)
-    return content.strip().strip(_INVISIBLE).strip() or None if content is not None else None
+    if content is None:
+        return None
+    stripped = content.strip().strip(_INVISIBLE).strip()
+    ends_in_control_space = _CONTROL_SPACE.search(content) is not None
+    return stripped + " " * ends_in_control_space or None
 
 
 def parse_boxed_answer(text: str) -> Parsed | Malformed:

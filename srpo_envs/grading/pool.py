@@ -2,12 +2,14 @@
 
 Workers are fresh interpreters started by `subprocess`, never forks of the calling process, so threads of torch or of
 anything else are no danger. Waiting happens on file descriptors, not on signals, so it works from any thread. The limit
-starts when a worker has the request: time in the queue and time to start a worker do not count against the answer.
+starts when a worker has the request: time in the queue does not count against the answer. A request that has to start
+its worker first gets what the start left of a total, so that it too ends in time.
 """
 
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import select
 import subprocess
@@ -121,11 +123,14 @@ class WorkerPool:
     Args:
         command: command line of a worker; it must print `ready` and then answer each input line with one line.
         num_workers: most workers at a time.
-        limit_s: wall-clock limit of one request.
+        limit_s: wall-clock limit of one request, counted from when the worker holds it.
+        total_s: wall-clock limit of one request together with the start of the worker it needs, if it needs one; a slow
+            start never leaves the request less than a third of `limit_s`.
     """
 
-    def __init__(self, command: Sequence[str], *, num_workers: int, limit_s: float) -> None:
+    def __init__(self, command: Sequence[str], *, num_workers: int, limit_s: float, total_s: float = math.inf) -> None:
         self.limit_s = limit_s
+        self.total_s = total_s
         self.stats = PoolStats()
         self._command = tuple(command)
         self._num_workers = num_workers
@@ -145,9 +150,11 @@ class WorkerPool:
             GraderUnavailableError: no worker can be started.
         """
         with self._slots:
+            begun = time.monotonic()
             worker = self._take()
+            left_s = max(self.total_s - (time.monotonic() - begun), self.limit_s / 3)
             try:
-                reply = worker.ask(request, self.limit_s)
+                reply = worker.ask(request, min(self.limit_s, left_s))
             except WorkerTimeout:
                 self._discard(worker, "timeouts")
                 return None

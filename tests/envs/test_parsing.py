@@ -51,6 +51,8 @@ from srpo_envs.parsing import (
         (r"a</think>b</think>\boxed{2}", "2"),
         (r"\boxed{1}} }", "1"),
         ("\\boxed{\u200b}", None),
+        (r"\boxed{19\ }", "19\\ "),
+        ("\\boxed{a\\\\ }", "a\\\\"),
         ("", None),
     ],
 )

@@ -48,6 +48,9 @@ _FREE_CONSTANTS = frozenset(("C", "c", "K", "k", "D", "C_1", "c_1", "C_0", "c_0"
 class Judge(Protocol):
     """Decides what needs arithmetic."""
 
+    max_work: int
+    """What one question may cost in exact arithmetic, see `normal_form.allow_work`."""
+
     def scalars(self, left: Node, right: Node) -> Verdict:
         """Whether two expressions are equal."""
 
@@ -60,6 +63,8 @@ class Judge(Protocol):
 
 class CheapJudge:
     """Decides by exact rational-function arithmetic alone."""
+
+    max_work = normal_form.CHEAP_WORK
 
     def scalars(self, left: Node, right: Node) -> Verdict:
         """See `Judge`."""
@@ -106,14 +111,17 @@ def _scalars(gold: Node, answer: Node, judge: Judge) -> Verdict:
 
 
 def _same_free_constant(gold: Add, answer: Add) -> Node | None:
-    """Rename the answer's additive constant of integration to the gold's `C`."""
+    """Rename the answer's additive constant of integration to the gold's `C`, or `C` to the gold's `c`."""
     theirs = [term for term in answer.terms if isinstance(term, Sym) and term.name in _FREE_CONSTANTS]
-    if Sym("C") not in gold.terms or len(theirs) != 1 or theirs[0] == Sym("C"):
+    if len(theirs) != 1:
+        return None
+    ours = Sym("C") if Sym("C") in gold.terms else Sym("c") if theirs[0] == Sym("C") else None
+    if ours is None or ours not in gold.terms or theirs[0] == ours:
         return None
     name = theirs[0].name
     if name in symbols(gold) or sum(other == name for other in all_symbols(answer)) != 1:
         return None
-    return Add(tuple(Sym("C") if term == theirs[0] else term for term in answer.terms))
+    return Add(tuple(ours if term == theirs[0] else term for term in answer.terms))
 
 
 # --- named values and equations -----------------------------------------------------------------------------------
@@ -122,7 +130,7 @@ def _same_free_constant(gold: Add, answer: Add) -> Node | None:
 def _name_of(node: Node) -> str | None:
     """Return the name an equation may give to its value: `x`, `f(x)`, `P(A)`, `AB`, `|AB|`; None for a formula."""
     if isinstance(node, Sym):
-        return None if node.name in ("pi", "e", "i", "...") else node.name
+        return None if node.name in ("pi", "e", "i", "...") else node.name.removeprefix("angle ")
     if isinstance(node, Func) and node.name.startswith(":") and node.name != ":derivative":
         return str(node)
     if isinstance(node, Func) and node.name == "abs":
@@ -149,10 +157,13 @@ def _named(node: Node, judge: Judge) -> _Named | None:
     """Read `x = 9`, `x = 4 + 5 = 9` and `4 + 5 = 9` as a value, with its name if it has one."""
     if not isinstance(node, Rel) or set(node.ops) != {"="}:
         return None
-    name = _name_of(node.members[0])
-    steps = node.members[1:] if name is not None else node.members
+    members = node.members
+    if len(members) == 2 and isinstance(members[1], Sym) and not symbols(members[0]):
+        members = members[::-1]
+    name = _name_of(members[0])
+    steps = members[1:] if name is not None else members
     value = steps[-1]
-    if name is not None and isinstance(node.members[0], Sym) and name in symbols(value):
+    if name is not None and isinstance(members[0], Sym) and name in symbols(value):
         return None
     if name is None and symbols(node):
         return None
@@ -231,10 +242,11 @@ def _statements(gold: Node, answer: Node, judge: Judge) -> Handled:
         return True, _equations(gold, answer, judge)
     if left is None and right is None:
         return (True, False) if _is_equation(gold) or _is_equation(answer) else _PASS
-    if left is not None and not _is_statement(answer):
-        return True, equal(left.value, answer, judge)
-    if right is not None and not _is_statement(gold):
-        return True, equal(gold, right.value, judge)
+    for named, other, swap in ((left, answer, False), (right, gold, True)):
+        if named is not None and not _is_statement(other):
+            if _condition_variables(other) - {named.name}:
+                return True, False
+            return True, equal(other, named.value, judge) if swap else equal(named.value, other, judge)
     return (True, False) if _is_equation(gold) or _is_equation(answer) else _PASS
 
 
@@ -264,6 +276,9 @@ def _equations(gold: Node, answer: Node, judge: Judge) -> Verdict:
 def _real_sets(gold: Node, answer: Node, judge: Judge) -> Handled:
     if not is_condition(gold) and not is_condition(answer):
         return _PASS
+    for side, other in ((gold, answer), (answer, gold)):
+        if isinstance(side, Listing) and all(is_condition(item) for item in side.items):
+            return True, any_of(_same_reals(other, join(side.items), judge) for join in (AllOf, AnyOf))
     for side in (gold, answer):
         if (
             not is_condition(side)
@@ -392,6 +407,8 @@ def _may_be_percent(number: Node) -> bool:
 def _ratios(gold: Node, answer: Node, judge: Judge) -> Handled:
     if isinstance(gold, Clock) and isinstance(answer, Clock):
         return True, _same_time(gold, answer)
+    if isinstance(gold, Ratio) and isinstance(answer, Clock) and not answer.meridiem:
+        return True, equal(gold, Ratio((Num(Fraction(answer.hour)), Num(Fraction(answer.minute)))), judge)
     for side, other in ((gold, answer), (answer, gold)):
         if isinstance(side, Clock):
             written = Ratio((Num(Fraction(side.hour)), Num(Fraction(side.minute))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .compare import Judge, equal
 from .logic import Verdict
 from .nodes import Node, Quantity, Unreadable
+from .normal_form import allow_work
 from .reader import chosen_letters, gold_letters, read
 
 FAILURES = (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError, MemoryError)
@@ -19,6 +20,7 @@ def decide(gold: str, answer: str, judge: Judge) -> Verdict:
         answer: the content of the model's box.
         judge: what decides the leaves.
     """
+    allow_work(judge.max_work)
     letters = gold_letters(gold)
     if letters is not None and (chosen := chosen_letters(answer)) is not None:
         return chosen == letters

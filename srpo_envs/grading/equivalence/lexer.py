@@ -1,7 +1,7 @@
-r"""From answer text to tokens: Unicode, markup and LaTeX spelling are settled here, once.
+r"""From cleaned answer text to tokens.
 
 LaTeX and plain-text mathematics share one lexer: `\sin` and `sin`, `\times`, `*` and `×` give the same tokens. A text
-that is not well formed (a brace never closed, a command cut short, a control character) is `Unreadable`.
+that is not well formed (a brace never closed, a command cut short) is `Unreadable`.
 """
 
 from __future__ import annotations
@@ -11,22 +11,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from . import vocabulary as words
+from .cleaning import GROUP_MARK
 from .nodes import Unreadable
 from .units import is_unit
 
-MAX_CHARS = 4000
-"""Longer answers are never equal to a gold, unless the text is the same."""
-
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
-_TRANSLATE = str.maketrans(dict(words.UNICODE))
-_SUPERSCRIPT = re.compile("[" + "".join(words.SUPERSCRIPTS) + "]+")
-_SUBSCRIPT = re.compile("[" + "".join(words.SUBSCRIPTS) + "]+")
-_FULL_WIDTH = {code: code - 0xFEE0 for code in (*range(0xFF10, 0xFF1A), *range(0xFF21, 0xFF3B), *range(0xFF41, 0xFF5B))}
-_ROOT_SIGN = re.compile(r"√\s*(\d+(?:\.\d+)?|[A-Za-z])")
-_GROUP_COMMA = re.compile(r"\{,\}\s?|,\\!\s*")
-_GROUP_MARK = "\x1f"
-_BOLD_WORDS = re.compile(r"\*\*([^\W\d_][^*]*)\*\*(?=\s)")
-_FENCES = (("```", "```"), ("**", "**"), ("__", "__"), ("`", "`"), ("*", "*"), ("_", "_"), ('"', '"'), ("'", "'"))
+LOGICAL = "logical"
+"""The value of a connective written as a sign of logic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,56 +36,6 @@ class Token:
     """Whether the token was inside a prose command such as `\\text`."""
 
 
-def clean(text: str) -> str:
-    r"""Return the text with Unicode spelled out and dollar signs, Markdown fences and final full stops removed.
-
-    Raises:
-        Unreadable: the text holds control or direction-changing characters.
-    """
-    text = text.strip()
-    if _FORBIDDEN.search(text):
-        raise Unreadable("control character")
-    if text.startswith("~"):
-        raise Unreadable("struck out, or only about right")
-    if not text.isascii():
-        text = _SUPERSCRIPT.sub(lambda m: "^{" + "".join(words.SUPERSCRIPTS[c] for c in m.group()) + "}", text)
-        text = _SUBSCRIPT.sub(lambda m: "_{" + "".join(words.SUBSCRIPTS[c] for c in m.group()) + "}", text)
-        text = _ROOT_SIGN.sub(r"\\sqrt{\1}", text.translate(_TRANSLATE).translate(_FULL_WIDTH)).replace("√", r"\sqrt ")
-    return _GROUP_COMMA.sub(_GROUP_MARK, _unwrap(text))
-
-
-def _unwrap(text: str) -> str:
-    """Strip dollars, display brackets, Markdown fences, quotes and final punctuation until nothing changes."""
-    for _ in range(12):
-        before = text
-        text = text.strip().rstrip(".,;").rstrip() if not text.endswith(("...", "\\,", "\\;")) else text.strip()
-        if text.endswith("\\\\"):
-            text = text[:-2]
-        for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]")):
-            if text.startswith(opening) and text.endswith(closing):
-                text = text[2:-2]
-        text = _BOLD_WORDS.sub(r"\1", text)
-        for opening, closing in _FENCES:
-            inner = text[len(opening) : -len(closing)]
-            if len(text) > 2 * len(opening) and text.startswith(opening) and text.endswith(closing):
-                text = inner if opening not in inner else text
-        text = _without_dollars(text)
-        if text == before:
-            break
-    return text
-
-
-def _without_dollars(text: str) -> str:
-    """Remove unescaped dollar signs used as delimiters; a single one before a number is money."""
-    if "$" not in text:
-        return text
-    positions = [m.start() for m in re.finditer(r"(?<!\\)\$", text)]
-    if len(positions) == 1 and re.match(r"-?\$\s*[\d.]", text):
-        return text.replace("$", r"\$", 1)
-    kept = [char for index, char in enumerate(text) if index not in set(positions)]
-    return "".join(kept)
-
-
 # --- numbers ------------------------------------------------------------------------------------------------------
 
 _BASE = (
@@ -107,9 +47,11 @@ _REPEATING = re.compile(
     r"(\d*)\.(\d*)(?:\\(?:overline|bar)\s*(?:\{\s*(\d+)\s*\}|(\d))|\\dot\s*\{?(\d)\}?(?:(\d*)\\dot\s*\{?(\d)\}?)?|\((\d+)\)"
     r"|\s*(\\l?dots(?![a-z])|\\cdots|\.\.\.))"
 )
+_PERIOD = re.compile(r"(\d*?)(?:(\d{1,6}?)\2{2,}|(\d{2,6}?)\3)")
+"""Three repetitions show a period, two when it has several digits."""
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?")
 _SPACED = re.compile(r"\d{1,3}(?:(?: |\\,|\\ |~)\d{3})+(?![\d.])")
-_MARKED = re.compile(rf"\d{{1,3}}(?:{_GROUP_MARK}\d{{3}})+(?!\d)(?:\.\d+)?")
+_MARKED = re.compile(rf"\d{{1,3}}(?:{GROUP_MARK}\d{{3}})+(?!\d)(?:\.\d+)?")
 _PLAIN = re.compile(r"\d+(?:\.\d+)?|\.\d+")
 _EXPONENT = re.compile(r"[eE]([+-]?\d{1,6})(?![\dA-Za-z.])")
 
@@ -119,10 +61,10 @@ def _repeating(match: re.Match[str]) -> Fraction | None:
     whole, fixed, group, digit, dot_first, dot_mid, dot_last, bracket, dots = match.groups()
     period = group or digit or bracket or (dot_first or "") + (dot_mid or "") + (dot_last or "")
     if dots:
-        found = re.fullmatch(r"(\d*?)(\d{1,6}?)\2{2,}", fixed)
+        found = _PERIOD.fullmatch(fixed)
         if found is None:
             return None
-        fixed, period = found.group(1), found.group(2)
+        fixed, period = found.group(1), found.group(2) or found.group(3)
     head = Fraction(int((whole or "0") + fixed), 10 ** len(fixed))
     return head + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
 
@@ -147,11 +89,14 @@ def _based(match: re.Match[str]) -> tuple[str, int] | None:
 
 # --- the lexer ----------------------------------------------------------------------------------------------------
 
+_FULL_STOP = re.compile(r"(?<!\.)\.(?![.\d])")
 _SPACE = re.compile(r"(?:\s|~|\\[ ,;:!>]|\\(?=\s))+")
 _COMMAND = re.compile(r"\\([A-Za-z]+\*?|.)", re.DOTALL)
 _LETTERS = re.compile(r"[A-Za-z]+")
 _LONG_RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{4,}")
 _PROSE_WORD = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
+_LATIN_WORD = re.compile(r"[A-Za-z]*[\u00c0-\u024f][A-Za-z\u00c0-\u024f]*")
+"""A word with an accented letter, which no variable has."""
 _CJK = re.compile(r"[\u4e00-\u9fff]+")
 _OPERATOR = re.compile(r"\*\*|<=|>=|!=|==|\.\.\.|\+/-|[-+*/^_!|()\[\]{},;:=<>&%'$€£¥@#?\"]")
 _ENVIRONMENT = re.compile(r"\\(begin|end)\s*\{([A-Za-z]+\*?)\}(?:\s*\{[lcr|\s]*\})?")
@@ -263,6 +208,9 @@ class Lexer:
         if match := self._take(_CJK):
             self._emit("word", match.group(), is_prose=True)
             return True
+        if match := self._take(_LATIN_WORD):
+            self._emit("word", match.group().casefold(), is_prose=True)
+            return True
         char = self.text[self.position]
         if char in words.GREEK_LETTERS:
             self.position += 1
@@ -305,7 +253,7 @@ class Lexer:
 
     def _is_short_word(self, run: str) -> bool:
         """Whether a run of two or three letters is an English word among longer ones."""
-        return self._is_prose and (run in words.SMALL_WORDS or run in words.SHORT_WORDS)
+        return self._is_prose and not self._brace_stack and (run in words.SMALL_WORDS or run in words.SHORT_WORDS)
 
     def _is_bare_word(self, run: str) -> bool:
         """Whether a short run after a number is a unit or a noun rather than variables."""
@@ -317,7 +265,7 @@ class Lexer:
         return is_unit(run) or (is_noun and self._has_space)
 
     def _operator(self) -> bool:
-        if self.text[self.position] == _GROUP_MARK:
+        if self.text[self.position] == GROUP_MARK:
             self.position += 1
             self._emit("op", ",")
             return True
@@ -351,7 +299,7 @@ class Lexer:
         if match is None:
             raise Unreadable("backslash at the end")
         name = match.group(1)
-        if name in words.TEXT_WRAPPERS:
+        if name in words.TEXT_WRAPPERS or (name == "rm" and self.text.startswith("{", self.position)):
             self._prose()
         elif name in words.SPACES:
             self._has_space = True
@@ -372,8 +320,10 @@ class Lexer:
             self._emit_operator(words.OPERATORS[name])
         elif name in ("{", "}", "|"):
             self._emit_operator({"{": "lbrace", "}": "rbrace", "|": "norm"}[name])
-        elif name in "%$&#_":
-            self._emit("op", "\\" + name if name in "&#_" else name)
+        elif name == "&":
+            self._emit("word", "and")
+        elif name in "%$#_":
+            self._emit("op", "\\" + name if name in "#_" else name)
         elif name in ("\\", "newline", "cr"):
             self._emit("op", "newline")
         elif name in ("frac", "dfrac", "tfrac", "cfrac", "sfrac", "nicefrac"):
@@ -383,13 +333,13 @@ class Lexer:
         elif name in words.FUNCTIONS:
             self._emit("func", words.FUNCTIONS[name])
         elif name == "pi" or name in words.GREEK or name in words.SYMBOL_COMMANDS:
-            self._emit("sym", name)
+            self._emit("sym", "P" if name == "Pr" else name)
         elif name == "infty":
             self._emit("op", "inf")
         elif name in ("emptyset", "varnothing"):
             self._emit("op", "emptyset")
         elif name in words.CONNECTIVES:
-            self._emit("word", words.CONNECTIVES[name])
+            self._emit("word", words.CONNECTIVES[name], LOGICAL)
         elif name in words.ACCENTS:
             self._emit("cmd", name)
         else:
@@ -429,8 +379,12 @@ class ProseLexer(Lexer):
     """Lexer of prose: every run of letters is a word, `$...$` is transparent."""
 
     def __init__(self, text: str, *, bracket_depth: int) -> None:
-        super().__init__(text.replace("$", ""))
+        super().__init__(re.sub(r"(?<!\\)\$", "", text))
         self._bracket_depth = bracket_depth
+
+    def _step(self) -> None:
+        if self._take(_FULL_STOP) is None:
+            super()._step()
 
     def _letters(self) -> bool:
         if match := self._take(_CJK):
@@ -442,6 +396,9 @@ class ProseLexer(Lexer):
         word = match.group()
         if word.lower() in ("infinity", "infty"):
             self._emit("op", "inf")
+            return True
+        if word == self.text.strip() and word in words.PROSE_FUNCTIONS:
+            self._emit("func", words.FUNCTIONS[word])
             return True
         self._emit("word", word if is_unit(word) or len(word) == 1 else word.casefold(), is_prose=True)
         return True

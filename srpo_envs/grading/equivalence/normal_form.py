@@ -9,6 +9,7 @@ when its numerator has no terms left. With opaque atoms in it, nothing is claime
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from fractions import Fraction
 from math import comb, factorial, floor, gcd, isqrt, lcm
@@ -21,7 +22,11 @@ Poly = dict[Monomial, Fraction]
 
 MAX_TERMS = 400
 MAX_BITS = 40_000
+MAX_EXPONENT = 24
+"""Of a sum of up to three terms; longer sums have smaller ones."""
 MAX_PRIME = 2_000
+CHEAP_WORK, FULL_WORK = 10_000, 20_000
+"""Term products that one question may cost in the calling process and in a worker; a thousand take about 10 ms."""
 _ONE: Monomial = ()
 _I: Atom = ("unit", "i")
 _CONSTANTS = frozenset(("pi", "e"))
@@ -67,6 +72,27 @@ class Quotient:
         return hashlib.blake2b("|".join(parts).encode(), digest_size=16).hexdigest()
 
 
+# --- the work one question may cost ---------------------------------------------------------------------------
+
+
+class _Budget(threading.local):
+    left = FULL_WORK
+
+
+_budget = _Budget()
+
+
+def allow_work(amount: int) -> None:
+    """Set how much work the comparisons of this thread may do until the next call; beyond it they are too hard."""
+    _budget.left = amount
+
+
+def _charge(amount: int) -> None:
+    _budget.left -= amount
+    if _budget.left < 0:
+        raise TooHard("more work than this question may cost")
+
+
 # --- polynomials --------------------------------------------------------------------------------------------------
 
 
@@ -82,6 +108,7 @@ def _plus(left: Poly, right: Poly) -> Poly:
 def _times(left: Poly, right: Poly) -> Poly:
     if len(left) * len(right) > MAX_TERMS * 10:
         raise TooHard("product of long sums")
+    _charge(len(left) * len(right))
     total: Poly = {}
     for first, x in left.items():
         for second, y in right.items():
@@ -90,6 +117,10 @@ def _times(left: Poly, right: Poly) -> Poly:
     total = {monomial: value for monomial, value in total.items() if value}
     if len(total) > MAX_TERMS:
         raise TooHard("too many terms")
+    bits = sum(_bits(value) for value in total.values())
+    _charge(bits // 1000)
+    if bits > MAX_BITS * 4:
+        raise TooHard("huge numbers")
     return total
 
 
@@ -128,13 +159,18 @@ def _reduced(poly: Poly) -> Poly:
     return total
 
 
+def _bits(value: Fraction) -> int:
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
 def _power(poly: Poly, exponent: int) -> Poly:
     if len(poly) == 1:
         ((monomial, value),) = poly.items()
-        if exponent * max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        if exponent * _bits(value) > MAX_BITS:
             raise TooHard("huge power")
+        _charge(1 + exponent * _bits(value) // 100)
         return _reduced({tuple((atom, power * exponent) for atom, power in monomial): value**exponent})
-    if exponent > 24:
+    if exponent > MAX_EXPONENT or exponent * len(poly) > MAX_EXPONENT * 3:
         raise TooHard("high power of a sum")
     result: Poly = {_ONE: Fraction(1)}
     for _ in range(exponent):
@@ -246,6 +282,7 @@ def _factors(number: int) -> list[tuple[int, int]]:
     Raises:
         TooHard: a factor without small divisors is left that is not surely prime.
     """
+    _charge(20 + number.bit_length() // 8)
     found: list[tuple[int, int]] = []
     for prime in (2, *range(3, MAX_PRIME, 2)):
         if prime * prime > number:
@@ -315,6 +352,7 @@ def _number(name: str, args: list[Fraction]) -> Fraction | None:
     if name == "binomial" and whole[1] >= 0:
         if not 0 <= whole[0] <= 3000:
             raise TooHard("binomial")
+        _charge(whole[0])
         return Fraction(comb(*whole))
     return None
 
@@ -324,6 +362,7 @@ def _guarded_factorial(count: int) -> Fraction:
         raise Undefined("factorial of a negative number")
     if count > 2000:
         raise TooHard("factorial")
+    _charge(count)
     return Fraction(factorial(count))
 
 

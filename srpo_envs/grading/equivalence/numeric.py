@@ -1,8 +1,9 @@
 """Evaluation of expressions to hundreds of digits, for what exact arithmetic leaves open. Runs in worker processes.
 
 Closed constants are equal when they agree to 1,000 digits; expressions with variables when they agree to 40 digits at
-many points and to 150 digits at a few of them. Points where either side has no real value are left out, because domains
-are not part of an answer; complex values count only when `i` is written.
+many points and to 150 digits at a few of them; to twice as many more as the smallest number written in them has zeros.
+Points where either side has no real value are left out, because domains are not part of an answer; complex values count
+only when `i` is written.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ from typing import Any, TypeAlias
 import mpmath
 from mpmath import mp
 
+from .lexer import spelled
 from .nodes import Add, Func, Mul, Node, Num, Pow, Sym, TooHard, Undefined
 from .normal_form import rational_value
 
 Value: TypeAlias = Any  # mpmath.mpf or mpmath.mpc; mpmath has no types
 MAX_EXPONENT_BITS = 50_000
 MAX_ARGUMENT = 10**6
+MAX_EXTRA_DIGITS = 4000
 NUM_POINTS = 48
 NUM_NEEDED = 10
 _WHOLE_LETTERS = frozenset(["n", "m", "k", "j", "l", "N", "M", "K", "d", "p", "q", "r", "s", "t", "a", "b"])
+_TOTAL = frozenset(("abs",))
+"""Functions written to make an expression real everywhere, so that leaving them out is a mistake: ln|x| is not ln x."""
 _DISCRETE = frozenset(("floor", "ceil", "factorial", "binomial", "mod", "gcd", "lcm"))
 
 
@@ -184,7 +189,11 @@ def variables(node: Node) -> set[str]:
 
 
 def _same_constants(left: Node, right: Node) -> bool | None:
-    for digits, tolerance in ((40, 25), (1200, 1000)):
+    try:
+        extra = _extra_digits(left, right)
+    except TooHard:
+        return None
+    for digits, tolerance in ((40, 25), (1200 + extra, 1000 + extra)):
         with mp.workdps(digits):
             try:
                 verdict = _agree(left, right, {}, tolerance)
@@ -195,6 +204,29 @@ def _same_constants(left: Node, right: Node) -> bool | None:
         if not verdict:
             return False
     return True
+
+
+def _extra_digits(*nodes: Node) -> int:
+    """Return how much deeper to look when tiny numbers are written, as in cos(10^-700).
+
+    Raises:
+        TooHard: deeper than `MAX_EXTRA_DIGITS`.
+    """
+    zeros = max(_zeros(node) for node in nodes)
+    if zeros > MAX_EXTRA_DIGITS:
+        raise TooHard("tiny number")
+    return 2 * zeros
+
+
+def _zeros(node: Node) -> int:
+    """Return a bound for the zeros after the point of the smallest number a tree writes."""
+    if isinstance(node, Num):
+        return len(str(node.value.denominator)) - 1 if node.value.denominator.bit_length() < 14_000 else 10_000
+    below = max((_zeros(child) for child in node.children()), default=0)
+    if isinstance(node, Pow) and isinstance(node.exponent, Num):
+        size = len(spelled(node.base.value)) if isinstance(node.base, Num) else 1
+        return int(abs(node.exponent.value) * max(size, below, 1))
+    return below
 
 
 def _agree(left: Node, right: Node, values: Mapping[str, Value], tolerance: int) -> bool:
@@ -232,13 +264,22 @@ def _same_functions(left: Node, right: Node, names: list[str]) -> bool | None:
 def _probe(left: Node, right: Node, points: Iterator[Mapping[str, object]], *, is_complex: bool) -> bool | None:
     """Compare at every point with values; None when there are too few of them."""
     num_valid = 0
+    try:
+        extra = _extra_digits(left, right)
+    except TooHard:
+        return None
+    is_total = _has(left, _TOTAL) != _has(right, _TOTAL)
     for point in points:
-        digits, tolerance = (250, 150) if num_valid < 3 else (60, 40)
+        digits, tolerance = (250 + extra, 150 + extra) if num_valid < 3 else (60, 40)
         with mp.workdps(digits):
             values = {name: mp.mpf(str(value)) for name, value in point.items()}
             try:
-                if not is_complex and not all(_is_real(evaluate(side, values), tolerance) for side in (left, right)):
-                    continue
+                if not is_complex:
+                    are_real = [_is_real(evaluate(side, values), tolerance) for side in (left, right)]
+                    if True in are_real and False in are_real and is_total:
+                        return False
+                    if False in are_real:
+                        continue
                 if not _agree(left, right, values, tolerance):
                     return False
             except Undefined:

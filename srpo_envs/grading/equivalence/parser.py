@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
+from . import normal_form
 from . import vocabulary as words
-from .lexer import Token, canonical
+from .lexer import LOGICAL, Token, canonical
 from .nodes import (
     MINUS_ONE,
     SCALARS,
@@ -34,6 +35,7 @@ from .nodes import (
     SetOf,
     SetOp,
     Sym,
+    Text,
     Tup,
     Unreadable,
     negative,
@@ -59,6 +61,8 @@ class Parser:
         self.position = 0
         self._depth = 0
         self._stop_at_bar = 0
+        self._set_depth = 0
+        self._is_logical = False
 
     # --- helpers ---
 
@@ -75,6 +79,13 @@ class Parser:
             self.position += 1
             return True
         return False
+
+    def _accept_word(self, name: str) -> bool:
+        token = self._peek()
+        if token is None or token.kind != "word" or token.text != name:
+            return False
+        self.position += 1
+        return True
 
     def _expect(self, *names: str) -> str:
         token = self._peek()
@@ -102,8 +113,12 @@ class Parser:
         """
         self._accept("=")
         items, joiners = self._items()
+        if len(items) == 1 and self._accept("over"):
+            items = [quotient(_scalar(items[0]), _scalar(self._sum()))]
         if self._peek() is not None:
             raise Unreadable("text after the answer")
+        if self._is_logical and not all(isinstance(item, Rel) for item in items):
+            raise Unreadable("sentence of logic")
         return _combine(items, joiners)
 
     def _items(self) -> tuple[list[Node], list[str]]:
@@ -124,6 +139,7 @@ class Parser:
                 joiner = token.text
             elif token.kind == "word" and token.text in words.JOINERS and joiner not in ("and", "or"):
                 joiner = words.JOINERS[token.text]
+                self._is_logical |= token.value == LOGICAL
             else:
                 return joiner
             self.position += 1
@@ -142,7 +158,7 @@ class Parser:
 
     def _ratio(self) -> Node:
         parts = [self._set_expression()]
-        while self._accept(":"):
+        while self._accept(":") or self._accept_word("to"):
             parts.append(self._set_expression())
         if len(parts) == 1:
             return parts[0]
@@ -180,6 +196,9 @@ class Parser:
             return _degrees(value)
         if not isinstance(value, SCALARS) or (unit == DEGREE and not isinstance(_degrees(value), SCALARS)):
             raise Unreadable("unit of something that is not a number")
+        bare = _degrees(value)
+        if isinstance(bare, Quantity) and unit != DEGREE:
+            value = bare.value
         return Quantity(value, unit[0], unit[1])
 
     def _scaled(self, value: Node) -> Node:
@@ -194,23 +213,36 @@ class Parser:
         """Read the unit after a value, None when there is none."""
         if self._accept("%"):
             return PERCENT
+        if self._starts_scale(value):
+            self.position += 1
+            return noun(f"degree {self.tokens[self.position - 1].text}")
         if self._starts_unit():
             if isinstance(value, Func) and value.name == "deg":
-                raise Unreadable("degrees of a scale")
+                raise Unreadable("degrees of an unknown scale")
             return self._named_unit()
         return None
 
+    def _starts_scale(self, value: Node) -> bool:
+        """Whether Celsius or Fahrenheit follows a value in degrees."""
+        token = self._peek()
+        if token is None or token.kind not in ("sym", "word") or token.text not in ("C", "F"):
+            return False
+        return isinstance(_degrees(value), Quantity)
+
     def _starts_unit(self) -> bool:
         token = self._peek()
-        return token is not None and token.kind == "word" and token.text not in words.JOINERS
+        return token is not None and token.kind == "word" and token.text not in (*words.JOINERS, "to")
 
     def _named_unit(self) -> Unit:
         """Read `word (word | / word | ^n)*`, at most six words."""
         unit, sign, pending_power, num_words = None, 1, 0, 0
         while num_words < 6:
             token = self._peek()
-            if token is None:
+            if token is None or (token.kind == "word" and token.text == "to"):
                 break
+            if token.kind == "word" and token.text == "per" and (word := self._peek(1)) and word.text == "cent":
+                self.position += 2
+                return PERCENT
             if (token.kind == "op" and token.text == "/" and self._is_word(1) and unit is not None) or (
                 token.kind == "word" and token.text == "per"
             ):
@@ -276,7 +308,7 @@ class Parser:
                 factor = _divide(factor, self._signed_power())
             elif self._accept("mod"):
                 factor = Func("mod", (_scalar(factor), _scalar(self._power())))
-            elif self._starts_factor():
+            elif self._starts_factor() and not self._starts_scale(factor):
                 factor = self._implied(factor)
             else:
                 return factor
@@ -372,7 +404,17 @@ class Parser:
             return self._matrix(token.text)
         if token.kind == "cmd":
             return self._command(token.text)
+        if self._set_depth:
+            return self._words(token)
         raise Unreadable(f"word {token.text!r}")
+
+    def _words(self, first: Token) -> Node:
+        """Read the words that name one element of a set."""
+        found = [first]
+        while (token := self._peek()) is not None and token.kind == "word" and token.text not in words.JOINERS:
+            found.append(token)
+            self.position += 1
+        return Text(canonical(found))
 
     def _operator_primary(self, token: Token) -> Node:
         self.position += 1
@@ -392,12 +434,16 @@ class Parser:
         raise Unreadable(f"sign {token.text!r}")
 
     def _brace_group(self) -> Node:
-        r"""Read `{...}`: its content stands for itself; `{a \over b}` is a fraction."""
-        inner = self._nested(self._statement)
-        if self._accept("over"):
-            inner = quotient(_scalar(inner), _scalar(self._sum()))
+        r"""Read `{...}`: its content stands for itself; `{a \over b}` is a fraction, `{1, 2}` a bare set."""
+        items, joiners = self._items()
+        if set(joiners) - {","}:
+            raise Unreadable("words inside braces")
+        if len(items) == 1 and self._accept("over"):
+            items = [quotient(_scalar(items[0]), _scalar(self._sum()))]
         self._expect("}")
-        return inner
+        if len(items) == 1:
+            return items[0]
+        return Listing(tuple(items)) if any(isinstance(item, Rel) for item in items) else SetOf(tuple(items))
 
     def _absolute(self) -> Node:
         self._stop_at_bar += 1
@@ -416,6 +462,8 @@ class Parser:
             closing = self._expect(*_CLOSERS[opening])
             if any(joiner in ("and", "or", "newline") for joiner in joiners):
                 raise Unreadable("words inside a tuple")
+            if (opening == "[" and isinstance(items[0], Inf)) or (closing == "]" and isinstance(items[-1], Inf)):
+                raise Unreadable("infinity as a member of an interval")
             node = items[0] if len(items) == 1 else Tup(opening, tuple(items), closing)
             if len(items) == 1 and (
                 closing != {"(": ")", "[": "]", "langle": "rangle"}[opening] or opening == "langle"
@@ -435,8 +483,10 @@ class Parser:
             items, joiners = self._items()
             self._expect("rbrace")
             return _combine(items, ["and" if joiner == "," else joiner for joiner in joiners])
-        items, joiners = self._items()
+        self._set_depth += 1
+        items, _ = self._items()
         self._expect("rbrace")
+        self._set_depth -= 1
         return SetOf(tuple(items))
 
     def _is_builder(self) -> bool:
@@ -490,18 +540,46 @@ class Parser:
 
     def _symbol(self, name: str) -> Node:
         """Read a symbol with its subscript and primes, or an unknown function applied to something."""
+        if name == "angle":
+            return Sym(self._angle())
         name += self._subscript()
+        if name in _UNKNOWN_FUNCTIONS and self._accept_inverse():
+            name += "^-1"
         while self._accept("'") or (self._is_op("^") and self._is_prime(1) and self._skip_prime()):
             name += "'"
         if name in ("C", "P") and self._is_op("(") and (pair := self._two_numbers()) is not None:
             chosen = Func("binomial", pair)
             return chosen if name == "C" else Mul((chosen, Func("factorial", (pair[1],))))
         if self._is_op("(") and self._is_application(name):
-            self.position += 1
-            items, _ = self._items()
-            self._expect(")")
-            return Func(":" + name, tuple(items))
+            return Func(":" + name, self._applied_to(is_probability=name == "P"))
         return Sym(name)
+
+    def _applied_to(self, *, is_probability: bool) -> tuple[Node, ...]:
+        """Read the arguments of an unknown function; a probability may have a condition after a bar."""
+        self._expect("(")
+        self._stop_at_bar += is_probability
+        items, _ = self._items()
+        self._stop_at_bar -= is_probability
+        if is_probability and self._accept("|"):
+            items += [Text("given"), *self._items()[0]]
+        self._expect(")")
+        return tuple(items)
+
+    def _angle(self) -> str:
+        """Read the points of an angle as one name, the same from either side."""
+        points = ""
+        while (token := self._peek()) is not None and token.kind == "sym" and token.text.isupper():
+            points += token.text
+            self.position += 1
+        return f"angle {min(points, points[::-1])}".rstrip()
+
+    def _accept_inverse(self) -> bool:
+        r"""Accept `^{-1}` in front of a bracket, as in `f^{-1}(x)`."""
+        signs = [token.text for token in self.tokens[self.position : self.position + 6]]
+        if signs != ["^", "{", "-", "1", "}", "("]:
+            return False
+        self.position += 5
+        return True
 
     def _is_prime(self, ahead: int) -> bool:
         return self._is_op("'", ahead=ahead) or (self._is_op("{", ahead=ahead) and self._is_op("'", ahead=ahead + 1))
@@ -526,7 +604,7 @@ class Parser:
         """Whether `name(` applies a function: f, g, h and the like, `I(0)`, or anything in front of an equals sign."""
         if name in ("pi", "e", "i"):
             return False
-        if name.rstrip("'").split("_")[0] in _UNKNOWN_FUNCTIONS or name.endswith("'"):
+        if name.rstrip("'").split("_")[0].removesuffix("^-1") in _UNKNOWN_FUNCTIONS or name.endswith("'"):
             return True
         if self._whole_number(1) is not None and self._is_op(")", ahead=2):
             return True
@@ -755,14 +833,22 @@ def _unit_of(token: Token) -> Unit:
     found = find_unit(token.text)
     if found is not None:
         return found
-    if token.text in words.NOT_A_NOUN or (len(token.text) == 1 and token.text.isascii()):
+    if token.text in words.NOT_A_NOUN or token.text in words.SCALES or (len(token.text) == 1 and token.text.isascii()):
         raise Unreadable(f"word {token.text!r} after a value")
     return noun(token.text)
 
 
+def _are_one_value(items: list[Node]) -> bool:
+    """Whether items are one number in several spellings, as in `1/2 or 0.5`."""
+    first, *rest = items
+    return isinstance(first, SCALARS) and all(
+        isinstance(item, SCALARS) and normal_form.is_equal(first, item) for item in rest
+    )
+
+
 def _combine(items: list[Node], joiners: list[str]) -> Node:
     """Join the items of the top level: conditions by their connective, everything else as a listing."""
-    if len(items) == 1:
+    if len(items) == 1 or (set(joiners) == {"or"} and _are_one_value(items)):
         return items[0]
     are_conditions = all(isinstance(item, Rel) and _ORDER.issuperset(item.ops) for item in items)
     if are_conditions and all(joiner == "or" for joiner in joiners):

@@ -10,6 +10,8 @@ from .nodes import Node, TooHard
 class ThoroughJudge:
     """Decides what `CheapJudge` leaves open; it may take long or much memory, so it runs under limits."""
 
+    max_work = normal_form.FULL_WORK
+
     def scalars(self, left: Node, right: Node) -> Verdict:
         """See `Judge`."""
         verdict = normal_form.is_equal(left, right)

@@ -15,7 +15,8 @@ UNICODE: Mapping[str, str] = {
     "；": ";", "：": ":", "。": ".", "．": ".", "！": "!", "％": "%", "＄": "$", "￥": "¥", "｜": "|", "∣": "|",
     "‖": r"\|", "⟨": r"\langle ", "⟩": r"\rangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ",
     "⌉": r"\rceil ", "…": r"\ldots ", "⋯": r"\ldots ", "∠": r"\angle ", "△": r"\triangle ", "ℓ": r"\ell ",
-    "∧": r"\land ", "∨": r"\lor ", "∂": r"\partial ", "ℏ": r"\hbar ", "µ": "μ", "\u00a0": " ", "\u2009": " ",
+    "∧": r"\land ", "∨": r"\lor ", "∂": r"\partial ", "ℏ": r"\hbar ", "µ": "μ", "¬": r"\neg ",
+    "\u00a0": " ", "\u2009": " ",
     "\u202f": " ", "\u3000": " ", "\u2002": " ", "\u2003": " ", "\u2005": " ", "\u200a": " ", "\u200b": "",
     "\u200c": "", "\u200d": "", "\u2060": "", "\ufeff": "", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}",
     "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅖": r"\frac{2}{5}",
@@ -124,6 +125,9 @@ FUNCTIONS: Mapping[str, str] = {
 }  # fmt: skip
 """Function names, in LaTeX after a backslash and in plain text."""
 
+PROSE_FUNCTIONS = frozenset(("lcm", "gcd", "sin", "cos", "tan", "cot", "ln", "log", "arcsin", "arccos", "arctan"))
+"""Functions also when a prose command holds their name; `min` is a unit there."""
+
 INVERSES: Mapping[str, str] = {name: "arc" + name for name in ("sin", "cos", "tan", "cot")}
 """What `\\sin^{-1}` and its like mean."""
 
@@ -141,7 +145,6 @@ TEXT_WRAPPERS = frozenset(
         "mbox",
         "hbox",
         "mathrm",
-        "rm",
         "emph",
     ]
 )
@@ -180,6 +183,7 @@ MATH_WRAPPERS = frozenset(
         "Biggr",
         "limits",
         "nolimits",
+        "rm",
         "bf",
         "it",
         "boldmath",
@@ -230,6 +234,7 @@ LAYOUT_ENVIRONMENTS = frozenset(
         "gathered",
         "split",
         "displaymath",
+        "cases",
         "math",
         "center",
     ]
@@ -282,6 +287,7 @@ SYMBOL_COMMANDS = frozenset(
         "square",
         "imath",
         "jmath",
+        "Pr",
         "Re",
         "Im",
     ]
@@ -411,6 +417,36 @@ NOT_A_NOUN = frozenset(
         "divided",
         "multiplied",
         "plus-minus",
+        "fewer",
+        "below",
+        "short",
+        "off",
+        "instead",
+        "unless",
+        "until",
+        "without",
+        "missing",
+        "excluding",
+        "maybe",
+        "perhaps",
+        "false",
+        "invalid",
+        "impossible",
+        "never",
+        "cannot",
+        "percentile",
+        "thirds",
+        "fourths",
+        "fifths",
+        "sixths",
+        "sevenths",
+        "eighths",
+        "ninths",
+        "tenths",
+        "hundredths",
+        "thousandths",
+        "millionths",
+        "halves",
     ]
 )
 """Words after a number that change or deny it, so that they are never a dropped unit."""
@@ -480,3 +516,6 @@ SHORT_WORDS = frozenset(
 
 ALL_REALS = frozenset(("all real numbers", "all reals", "all real x"))
 """Answers in words that mean the whole real line."""
+
+EMPTY_SET = frozenset(("empty set", "the empty set"))
+"""Answers in words that mean the empty set."""

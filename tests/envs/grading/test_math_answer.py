@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -17,6 +18,8 @@ from answer_kinds import KINDS
 
 from srpo_envs.errors import UnreadableGoldError
 from srpo_envs.grading import MathGrader, check_gold, is_equivalent, shared_grader
+from srpo_envs.grading.equivalence.compare import CheapJudge
+from srpo_envs.grading.equivalence.decide import FAILURES, decide
 
 EQUAL = [(kind, gold, answer) for kind, (equal, _) in KINDS.items() for gold, answer in equal]
 UNEQUAL = [(kind, gold, answer) for kind, (_, unequal) in KINDS.items() for gold, answer in unequal]
@@ -75,6 +78,17 @@ HOSTILE = [
     "5\u202e",
     "five",
     "0x5",
+    r"\{" + ",".join(f"(1+x)^{{24}}+{k}" for k in range(60)) + r"\}",
+    r"\cdot ".join(["2000!"] * 350),
+    "(1+x)" * 700,
+    "+".join(["(1+x+y)^{24}"] * 250),
+    "+".join(rf"\frac{{1}}{{x+{k}}}" for k in range(200)),
+    "(" + "+".join(rf"\sqrt{{{prime}}}" for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23)) + ")^{20}",
+    "0." + "3" * 3900,
+    "(mod" + " " * 3900,
+    r"\equiv \mod" * 350,
+    r"\sqrt{25+10^{-3000}}",
+    r"4+\cos(10^{-700})",
 ]
 
 
@@ -85,6 +99,21 @@ def test_hostile_answers_are_not_equal_within_two_seconds(gold: str, answer: str
     start = time.perf_counter()
     assert not is_equivalent(gold, answer)
     assert time.perf_counter() - start < 2.0
+
+
+@pytest.mark.parametrize("answer", [answer for answer in HOSTILE if len(answer) > 40])
+def test_cheap_path_gives_up_before_it_takes_long(answer: str) -> None:
+    start = time.perf_counter()
+    with contextlib.suppress(*FAILURES):
+        decide("5", answer, CheapJudge())
+    assert time.perf_counter() - start < 1.0
+
+
+def test_tiny_numbers_are_looked_at_as_deeply_as_they_are_written() -> None:
+    # cos(h) = 1 - h^2/2 + ..., so cos(10^-700) differs from 1 in the 1400th digit
+    assert not is_equivalent(r"1", r"\cos(10^{-700})")
+    assert not is_equivalent(r"\sin x", r"\sin(x+10^{-160})")
+    assert is_equivalent(r"\cos(10^{-700})", r"1-2\sin^2(\frac{10^{-700}}{2})")
 
 
 @settings(max_examples=150, deadline=None)

@@ -41,6 +41,16 @@ def test_request_that_never_ends_costs_its_limit_and_the_pool_heals(pool: Worker
     assert (pool.stats.timeouts, pool.stats.crashes, pool.stats.starts) == (1, 0, 2)
 
 
+def test_slow_start_shortens_the_limit_of_the_request_that_waits_for_it() -> None:
+    command = (sys.executable, "-S", "-c", "import time; time.sleep(0.6); " + Path(COMMAND[-1]).read_text())
+    pool = WorkerPool(command, num_workers=1, limit_s=1.5, total_s=1.2)
+    start = time.monotonic()
+    assert pool.ask(b"hang\n") is None
+    # the start takes 0.6 s and leaves 0.6 s of 1.2 s; without the total it would be 0.6 s + 1.5 s
+    assert 1.0 < time.monotonic() - start < 1.9
+    pool.close()
+
+
 def test_request_that_kills_its_worker_is_counted_and_the_pool_heals(pool: WorkerPool) -> None:
     assert pool.ask(b"die\n") is None
     assert pool.ask(b"x\n") is not None
