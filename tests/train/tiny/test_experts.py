@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -21,11 +22,9 @@ TASKS = Arithmetic(level=3)
 ALWAYS_WRONG = Habits(random_verdict=0.0, bare_guess=1.0)
 
 WORKFLOWS = {
-    "single": lambda: SingleAgent(TASKS),
+    "single": partial(SingleAgent, TASKS),
     **{
-        f"{variant}-{num_solvers}": lambda variant=variant, num_solvers=num_solvers: SolverVerifier(
-            TASKS, variant=variant, num_solvers=num_solvers
-        )
+        f"{variant}-{num_solvers}": partial(SolverVerifier, TASKS, variant=variant, num_solvers=num_solvers)
         for variant in ("fixed", "mixed", "routed")
         for num_solvers in (1, 3, 5)
     },
@@ -42,7 +41,7 @@ def play(make_env, num_episodes, *, target=CLEAN, committed=CLEAN, seed=0):
 
 def solutions(habits, num_episodes=3000):
     """(start, steps, think results or None, answer) of many solvers with these habits."""
-    for task, example in play(lambda: SingleAgent(TASKS), num_episodes, target=habits):
+    for task, example in play(partial(SingleAgent, TASKS), num_episodes, target=habits):
         answer = int(example.response[-2])
         worked = example.response.startswith("<think>")
         results = [int(part[0]) for part in example.response.split("=")[1:]] if worked else None
@@ -168,7 +167,7 @@ def test_a_bare_guess_has_no_working_and_is_right_one_time_in_ten():
 def test_random_verdicts_are_tossed():
     responses = [
         example.response
-        for _, example in play(lambda: SolverVerifier(TASKS, max_rounds=1), 2000, target=Habits(random_verdict=0.3))
+        for _, example in play(partial(SolverVerifier, TASKS, max_rounds=1), 2000, target=Habits(random_verdict=0.3))
         if example.event_type == "verifier"
     ]
     # All drafts are right, so a rejection is a coin's.
@@ -177,7 +176,7 @@ def test_random_verdicts_are_tossed():
 
 def test_random_choices_name_any_draft():
     missed = total = 0
-    team = lambda: SolverVerifier(TASKS, num_solvers=3, max_rounds=1)  # noqa: E731
+    team = partial(SolverVerifier, TASKS, num_solvers=3, max_rounds=1)
     for _, example in play(team, 3000, target=Habits(random_choice=0.3), committed=Habits(bare_guess=0.4)):
         drafts = [line[-2] for line in example.prompt.splitlines() if line.startswith("[")]
         if example.event_type == "aggregator" and len(set(drafts)) == 2:
@@ -188,7 +187,7 @@ def test_random_choices_name_any_draft():
 
 
 def test_random_routes_choose_any_number_of_solvers():
-    team = lambda: SolverVerifier(TASKS, variant="routed", num_solvers=4, max_rounds=1)  # noqa: E731
+    team = partial(SolverVerifier, TASKS, variant="routed", num_solvers=4, max_rounds=1)
     responses = [
         example.response
         for _, example in play(team, 2000, target=Habits(random_route=0.5))
@@ -216,7 +215,7 @@ def test_malformed_responses_of_every_role_decide_nothing(variant):
 
 
 def test_a_malformed_response_is_malformed_wherever_it_was_cut():
-    team = lambda: SolverVerifier(TASKS, variant="routed", num_solvers=3)  # noqa: E731
+    team = partial(SolverVerifier, TASKS, variant="routed", num_solvers=3)
     broken, dubious = Habits(malformed=1.0), Habits(random_verdict=1.0)
     for _, example in play(team, 300, target=broken, committed=dubious):
         assert isinstance(read(example.event_type, example.response, num_solvers=3), Malformed)
