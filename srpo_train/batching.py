@@ -5,6 +5,7 @@ Letters: E events, M member rows, S padded prompt and response, T padded respons
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,11 @@ import torch
 from torch import Tensor
 
 from srpo_envs.errors import ConfigError, IncompleteEventError, ShapeError
+
+_PASS_COST = 256
+"""Padding tokens that cost about as much as one more forward pass of a small model."""
+_PADDING_SHARE = 0.125
+"""Share of padding that is accepted in a large pass, which keeps a GPU busier than several small ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,8 +213,9 @@ def event_minibatches(batch: EventBatch, num_minibatches: int, seed: int) -> Ite
 def micro_batches(rows: Sequence[MemberRow], max_tokens: int) -> list[list[int]]:
     """Partition rows into forward passes of at most ``max_tokens`` padded tokens, longest rows first.
 
-    Rows of different policies never share a pass. A single row longer than the budget makes a pass of its own: use
-    `drop_overlong` to bound the length of rows. Longest first, so that what does not fit in memory fails at once.
+    Rows of different policies never share a pass, nor do rows of such different length that the padding would cost more
+    than another pass. A single row longer than the budget makes a pass of its own: use `drop_overlong` to bound the
+    length of rows. Longest first, so that what does not fit in memory fails at once.
 
     Args:
         rows: member rows.
@@ -226,14 +233,19 @@ def micro_batches(rows: Sequence[MemberRow], max_tokens: int) -> list[list[int]]
 
 
 def _fill(indices: Sequence[int], rows: Sequence[MemberRow], max_tokens: int) -> list[list[int]]:
-    """Cut a list sorted by falling length into runs whose padded size fits."""
+    """Cut a list sorted by falling length into runs whose padded size fits and which are mostly not padding."""
     parts: list[list[int]] = []
+    num_real = 0
     for index in indices:
-        longest = rows[parts[-1][0]].num_tokens if parts else 0
-        if parts and longest * (len(parts[-1]) + 1) <= max_tokens:
+        length = rows[index].num_tokens
+        padded = rows[parts[-1][0]].num_tokens * (len(parts[-1]) + 1) if parts else 0
+        padding = padded - num_real - length
+        if parts and padded <= max_tokens and padding <= max(_PASS_COST, _PADDING_SHARE * padded):
             parts[-1].append(index)
+            num_real += length
         else:
             parts.append([index])
+            num_real = length
     return parts
 
 
@@ -241,20 +253,21 @@ def _fill(indices: Sequence[int], rows: Sequence[MemberRow], max_tokens: int) ->
 class PaddedRows:
     """Member rows as right-padded tensors; positions are 0, 1, 2, ... along each row, every model's default.
 
+    There is no attention mask: a causal model's real tokens do not look at padding on their right.
+
     Example:
-        Prompt ``[5, 6]``, response ``[7]``, padded to 4 with id 0: ids ``[5, 6, 7, 0]``, attention ``[1, 1, 1, 0]``.
+        Prompt ``[5, 6]``, response ``[7]``, padded to 4 with id 0: ids ``[5, 6, 7, 0]``, prompt length 2.
     """
 
     input_ids_MS: Tensor
     """[M, S] int64, prompt then response then padding."""
-    attention_mask_MS: Tensor
-    """[M, S] int64, 1 on real tokens. Made from lengths alone, so a pad id that is also a real token does no harm."""
     token_ids_MT: Tensor
     """[M, T] int64, the response."""
     token_mask_MT: Tensor
     """[M, T] bool, true on sampled tokens."""
     is_response_MT: Tensor
-    """[M, T] bool, true on all response tokens, sampled or not; false on padding."""
+    """[M, T] bool, true on all response tokens, sampled or not; false on padding. Made from lengths alone, so a pad id
+    that is also a real token does no harm."""
     prompt_length_M: Tensor
     """[M] int64, at least 1; response token t is predicted at position ``prompt_length - 1 + t``."""
 
@@ -264,19 +277,15 @@ def pad_rows(rows: Sequence[MemberRow], pad_token_id: int = 0, device: torch.dev
 
     Args:
         rows: at least one member row.
-        pad_token_id: any id of the vocabulary; it is never attended to and never trained on.
+        pad_token_id: any id of the vocabulary; no real token sees it and it is never trained on.
         device: where the tensors go.
     """
     if not rows:
         raise ShapeError("pad_rows: expected at least one row, got none")
-    sequences = [[*row.prompt_ids, *row.token_ids] for row in rows]
-    length_M = torch.tensor([len(sequence) for sequence in sequences])
-    position_S = torch.arange(int(length_M.max()))
     response_length_M = torch.tensor([len(row.token_ids) for row in rows])
     is_response_MT = torch.arange(int(response_length_M.max())) < response_length_M[:, None]
     padded = PaddedRows(
-        input_ids_MS=_pad(sequences, pad_token_id, torch.int64),
-        attention_mask_MS=(position_S < length_M[:, None]).long(),
+        input_ids_MS=_pad([[*row.prompt_ids, *row.token_ids] for row in rows], pad_token_id, torch.int64),
         token_ids_MT=_pad([row.token_ids for row in rows], pad_token_id, torch.int64),
         token_mask_MT=pad_token_masks(rows),
         is_response_MT=is_response_MT,
@@ -308,7 +317,9 @@ def pad_logprobs(
 
 
 def _pad(sequences: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> Tensor:
-    padded = torch.full((len(sequences), max(len(sequence) for sequence in sequences)), fill, dtype=dtype)
-    for index, sequence in enumerate(sequences):
-        padded[index, : len(sequence)] = torch.as_tensor(sequence, dtype=dtype)
+    length_M = torch.tensor([len(sequence) for sequence in sequences])
+    is_real = torch.arange(int(length_M.max())) < length_M[:, None]
+    padded = torch.full(is_real.shape, fill, dtype=dtype)
+    # One conversion for all rows: one for each would cost more than the rest of a small step's batching.
+    padded[is_real] = torch.tensor(list(itertools.chain.from_iterable(sequences)), dtype=dtype)
     return padded

@@ -118,7 +118,9 @@ def token_logprobs(
     row_N, token_N = padded.is_response_MT.nonzero(as_tuple=True)
     position_N = padded.prompt_length_M[row_N] - 1 + token_N
     target_N = padded.token_ids_MT[row_N, token_N]
-    inputs = {"input_ids": padded.input_ids_MS, "attention_mask": padded.attention_mask_MS, "use_cache": False}
+    # No attention mask: padding is on the right, where a causal model's real tokens do not look, and without a mask
+    # attention takes its faster form. What the model computes at padding is never read.
+    inputs = {"input_ids": padded.input_ids_MS, "use_cache": False}
     form = head_form(model)
     if form is None:
         logits_NV = model(**inputs).logits[row_N, position_N]

@@ -176,23 +176,33 @@ def test_micro_batches_fill_the_budget():
         micro_batches(rows, 0)
 
 
+def test_rows_of_very_different_length_do_not_share_a_pass():
+    rows = [make_row(prompt=[5] * length, response=[]) for length in (1000, 744, 600)]
+    # 744 beside 1000 is 256 tokens of padding, about another pass; 600 would make it 656 of 3000, above an eighth
+    assert micro_batches(rows, 10_000) == [[0, 1], [2]]
+    assert micro_batches(rows, 1_999) == [[0], [1, 2]]
+    # 257 tokens of padding would be more than a pass costs, but in 9000 tokens they are few
+    many = [make_row(prompt=[5] * length, response=[]) for length in [1000] * 8 + [743]]
+    assert micro_batches(many[7:], 10_000) == [[0], [1]]
+    assert micro_batches(many, 10_000) == [list(range(9))]
+
+
 def test_rows_are_padded_on_the_right():
     padded = pad_rows([make_row(), make_row(prompt=(5,), response=(9,))], pad_token_id=0)
     assert padded.input_ids_MS.tolist() == [[5, 6, 7, 8, EOS], [5, 9, 0, 0, 0]]
-    assert padded.attention_mask_MS.tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
     assert padded.token_ids_MT.tolist() == [[7, 8, EOS], [9, 0, 0]]
     assert padded.token_mask_MT.tolist() == padded.is_response_MT.tolist() == [[True] * 3, [True, False, False]]
     assert padded.prompt_length_M.tolist() == [2, 1]
 
 
 def test_a_pad_id_that_equals_eos_loses_nothing():
-    """br-009: attention and mask come from lengths, so the last token of a response stays in and padding stays out."""
+    """br-009: masks come from lengths, so the last token of a response stays in and padding stays out."""
     rows = [make_row(response=(7, 8, EOS)), make_row(response=(EOS,)), make_row(response=(7, EOS, 8, EOS))]
     with_eos, with_zero = pad_rows(rows, pad_token_id=EOS), pad_rows(rows, pad_token_id=0)
-    assert torch.equal(with_eos.attention_mask_MS, with_zero.attention_mask_MS)
+    assert torch.equal(with_eos.is_response_MT, with_zero.is_response_MT)
     assert torch.equal(with_eos.token_mask_MT, with_zero.token_mask_MT)
     assert with_eos.token_mask_MT.sum(dim=1).tolist() == [3, 1, 4]
-    assert with_eos.attention_mask_MS.sum(dim=1).tolist() == [5, 3, 6]
+    assert with_eos.is_response_MT.sum(dim=1).tolist() == [3, 1, 4]
 
 
 def test_a_response_without_eos_has_no_padding_in_its_mask():
@@ -201,12 +211,12 @@ def test_a_response_without_eos_has_no_padding_in_its_mask():
     assert padded.token_mask_MT.sum(dim=1).tolist() == [2, 5]
 
 
-def test_environment_text_is_attended_to_but_masked():
+def test_environment_text_is_read_but_masked():
     """br-015: the mask sums to the number of sampled tokens."""
     padded = pad_rows([make_row(response=(7, 30, 31, 8), token_mask=(True, False, False, True)), make_row()])
     assert padded.token_mask_MT.sum(dim=1).tolist() == [2, 3]
     assert padded.is_response_MT.sum(dim=1).tolist() == [4, 3]
-    assert padded.attention_mask_MS.sum(dim=1).tolist() == [6, 5]
+    assert padded.input_ids_MS.tolist() == [[5, 6, 7, 30, 31, 8], [5, 6, 7, 8, EOS, 0]]
 
 
 def test_empty_responses_are_legal():
