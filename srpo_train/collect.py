@@ -194,7 +194,8 @@ class Collector:
             waited = time.monotonic() - begun
             if progress.ready and waited >= self._straggler_grace_s:
                 break
-            finished = self._workers.wait(self._next_deadline(progress, begun))
+            # What has already arrived needs no deadline, which costs a look at every running episode.
+            finished = self._workers.wait(0.0) or self._workers.wait(self._next_deadline(progress, begun))
             if finished is None:
                 self._drop_hung(progress)
             elif (slot := progress.moving.pop(finished.key, None)) is not None:

@@ -6,6 +6,7 @@ Here each policy has an AdamW of its own, and its gradient is clipped by its own
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -72,18 +73,10 @@ class Learner:
             NonFiniteError: more optimiser steps in a row were not finite than the recipe allows.
         """
         learning_rate = self._set_learning_rate(step)
-        num_updates = self._config.num_epochs * self._config.num_minibatches
         metrics = {"train/lr": learning_rate} | _token_metrics(batch)
-        if num_updates > 1 or self._objective.kl_coef:
-            batch, metrics["train/engine_gap"] = self._with_trainer_logprobs(batch)
-        else:  # a batch used once needs no old log-probabilities; a few events still watch over the engine
-            sample = batch.select(range(min(batch.num_events, _GAP_SAMPLE)))
-            metrics["train/engine_gap"] = self._with_trainer_logprobs(sample)[1]
+        minibatches, metrics["train/engine_gap"] = self._minibatches(batch, seed)
         num_nonfinite = self._num_nonfinite
-        reports: list[dict[str, float]] = []
-        for epoch in range(self._config.num_epochs):
-            for part in event_minibatches(batch, self._config.num_minibatches, seed + epoch):
-                reports.append(self._minibatch(part, is_first=not reports))
+        reports = [self._minibatch(part, is_first=index == 0) for index, part in enumerate(minibatches)]
         metrics["train/num_nonfinite_steps"] = float(self._num_nonfinite - num_nonfinite)
         metrics["train/num_updates"] = len(reports) - metrics["train/num_nonfinite_steps"]
         return metrics | _merge(reports, self._config.num_epochs)
@@ -103,18 +96,27 @@ class Learner:
         self._num_nonfinite = state["num_nonfinite"]
         self._num_nonfinite_in_a_row = state["num_nonfinite_in_a_row"]
 
-    def _with_trainer_logprobs(self, batch: EventBatch) -> tuple[EventBatch, float]:
-        """Replace the engine's log-probabilities by the trainer's own, and measure how far apart they were."""
+    def _minibatches(self, batch: EventBatch, seed: int) -> tuple[list[EventBatch], float]:
+        """Deal the mini-batches of all epochs, with log-probabilities as far as they are read, and the engine's gap."""
+        config = self._config
+        if config.num_epochs > 1 or self._objective.kl_coef:
+            scored = self._with_trainer_logprobs(batch)
+            epochs = [event_minibatches(scored, config.num_minibatches, seed + n) for n in range(config.num_epochs)]
+            return list(itertools.chain.from_iterable(epochs)), _engine_gap([batch], [scored])
+        # The first mini-batch meets the policy that sampled it, so its old log-probabilities decide nothing. A few of
+        # its events still watch over the engine where there is no other mini-batch.
+        first, *others = event_minibatches(batch, config.num_minibatches, seed)
+        watched = others or [first.select(range(min(first.num_events, _GAP_SAMPLE)))]
+        scored_parts = [self._with_trainer_logprobs(part) for part in watched]
+        return [first, *(scored_parts if others else [])], _engine_gap(watched, scored_parts)
+
+    def _with_trainer_logprobs(self, batch: EventBatch) -> EventBatch:
+        """Replace the engine's log-probabilities by the trainer's own, and add a reference's where it is needed."""
         max_tokens = self._config.micro_batch_tokens
         scored = with_logprobs(batch, self._scorers, max_tokens=max_tokens)
         if self._objective.kl_coef:
             scored = with_logprobs(scored, self._references, max_tokens=max_tokens, name="reference_logprobs")
-        differences = [
-            abs(ours - theirs)
-            for before, after in zip(batch.rows, scored.rows, strict=True)
-            for ours, theirs in zip(after.old_logprobs or (), before.old_logprobs or (), strict=False)
-        ]
-        return scored, sum(differences) / len(differences) if differences else 0.0
+        return scored
 
     def _minibatch(self, batch: EventBatch, *, is_first: bool) -> dict[str, float]:
         """One optimiser step of every policy that has rows in the mini-batch."""
@@ -175,6 +177,17 @@ def schedule_factor(config: OptimConfig, step: int, num_steps: int) -> float:
         return 1.0
     progress = (step - config.warmup_steps) / max(1, num_steps - config.warmup_steps)
     return 1.0 - progress if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def _engine_gap(sampled: Sequence[EventBatch], scored: Sequence[EventBatch]) -> float:
+    """Mean distance between the engine's and the trainer's log-probabilities of the same tokens; 0 without any."""
+    differences = [
+        abs(ours - theirs)
+        for engine, trainer in zip(sampled, scored, strict=True)
+        for before, after in zip(engine.rows, trainer.rows, strict=True)
+        for ours, theirs in zip(after.old_logprobs or (), before.old_logprobs or (), strict=False)
+    ]
+    return sum(differences) / len(differences) if differences else 0.0
 
 
 def _adamw(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:

@@ -43,6 +43,7 @@ class TransformersEngine:
         self._policy = policy
         self._max_batch_tokens = max_batch_tokens
         self._max_batch_size = max_batch_size
+        self._context_length = policy.context_length  # finding it costs too much to do it for every request
         self._stop_texts = StopTexts(policy.decode, policy.model.config.get_text_config().vocab_size)
 
     @property
@@ -80,8 +81,8 @@ class TransformersEngine:
         """Tokens this request may sample; 0 when it cannot be answered."""
         if not prompt:
             return 0
-        context = self._policy.context_length
-        return request.max_new_tokens if context is None else min(request.max_new_tokens, context - len(prompt))
+        room = request.max_new_tokens if self._context_length is None else self._context_length - len(prompt)
+        return min(request.max_new_tokens, room)
 
     def _sample(self, rows: Sequence[Row], sampling: Sampling) -> Mapping[int, Sampled]:
         batches = plan_batches(rows, max_tokens=self._max_batch_tokens, max_rows=self._max_batch_size)
@@ -108,7 +109,7 @@ class TransformersEngine:
         if sampled is None:
             reason = (
                 f"the prompt has {len(prompt)} tokens, the context of policy {self.policy_id!r} holds "
-                f"{self._policy.context_length} with at least one to sample"
+                f"{self._context_length} with at least one to sample"
             )
             logger.warning("request %r aborted: %s", request.request_id, reason)
             return Generation(

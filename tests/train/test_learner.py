@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from srpo_train.policies.logprobs import ModelScorer
 
 # (policy of each member row) by event; event 0 is rewarded, event 1 is not.
 SHARED = (("a", "a"), ("a",))
+FROM_THE_ENGINE = ("train/engine_gap", "train/entropy")
 
 
 def make_batch(policies=SHARED, advantages=(1.0, -1.0)):
@@ -127,16 +129,44 @@ def test_the_logged_norm_is_the_one_before_clipping(tiny_checkpoint):
     assert clipped["train/grad_norm"] == free["train/grad_norm"] > 1e-3
 
 
-def test_the_engine_gap_is_the_mean_difference_of_log_probabilities(tiny_checkpoint):
+@pytest.mark.parametrize("num_epochs", [1, 2])
+def test_the_engine_gap_is_the_mean_difference_of_log_probabilities(tiny_checkpoint, num_epochs):
     policies = load(tiny_checkpoint, "a")
     batch = make_batch()
     rows = batch.rows
     with torch.no_grad():
         scored = ModelScorer(model=policies["a"].model)(rows).logprobs_MT
     expected = float((scored + 3.0).abs().mean())  # the engine's were written as -3
-    metrics = make_learner(policies, num_minibatches=2).update(batch, step=0, seed=0)
+    metrics = make_learner(policies, num_epochs=num_epochs).update(batch, step=0, seed=0)
     assert metrics["train/engine_gap"] == pytest.approx(expected, rel=1e-5)
     assert metrics["train/entropy"] == 3.0
+
+
+@pytest.mark.parametrize("num_epochs", [1, 2])
+def test_the_engines_log_probabilities_do_not_enter_the_update(tiny_checkpoint, num_epochs):
+    outcomes = []
+    for engine_logprob in (-3.0, -0.5):
+        policies = load(tiny_checkpoint, "a")
+        batch = make_batch((("a", "a"),) * 4, (1.0, -1.0) * 2)
+        batch = replace(batch, rows=[replace(row, old_logprobs=[engine_logprob] * 3) for row in batch.rows])
+        metrics = make_learner(policies, num_minibatches=2, num_epochs=num_epochs).update(batch, step=0, seed=0)
+        outcomes.append((weights(policies["a"]), {k: v for k, v in metrics.items() if k not in FROM_THE_ENGINE}))
+    assert torch.equal(outcomes[0][0], outcomes[1][0])
+    assert outcomes[0][1] == outcomes[1][1]
+
+
+def test_only_mini_batches_after_the_first_are_scored_before_the_update(tiny_checkpoint, monkeypatch):
+    scored = []
+    score = learner_module.with_logprobs
+
+    def spy(batch, *arguments, **settings):
+        scored.extend(batch.event_ids)
+        return score(batch, *arguments, **settings)
+
+    monkeypatch.setattr(learner_module, "with_logprobs", spy)
+    batch = make_batch((("a",),) * 6, (1.0, -1.0) * 3)
+    make_learner(load(tiny_checkpoint, "a"), num_minibatches=3).update(batch, step=0, seed=0)
+    assert len(scored) == len(set(scored)) == 4
 
 
 def test_steps_that_are_not_finite_are_skipped_and_counted(tiny_checkpoint):
