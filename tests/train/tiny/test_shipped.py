@@ -105,3 +105,10 @@ def test_its_measured_rates_are_those_of_its_weights(shipped_policy, recipe):
 
     rates = _measure(shipped_policy, MEASUREMENTS["team_greedy"], 256, 0)
     assert rates == pytest.approx(recipe["measured"]["team_greedy"], abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_the_recipe_writes_the_shipped_settings(made, name):
+    folder, _ = made
+    ours, shipped = (json.loads((where / name).read_text(encoding="utf-8")) for where in (folder, checkpoint_dir()))
+    assert ours | {"transformers_version": ""} == shipped | {"transformers_version": ""}
