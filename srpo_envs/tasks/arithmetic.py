@@ -27,7 +27,7 @@ LEVELS: dict[int, tuple[int, int]] = {1: (1, 2), 2: (2, 4), 3: (3, 6), 4: (5, 8)
 _TEST_SHARE = 10  # one question in ten is held out
 _OPERATORS = "+-*"
 _MAX_NEW_TOKENS = {"solver": 40, "verifier": 8, "aggregator": 10, "router": 16}
-_STEP_TOKENS = 6  # a further partial result costs about this many tokens of the embedded tokenizer
+_STEP_TOKENS = 4  # a further step such as *7=1, in tokens of the embedded policy
 
 
 class Arithmetic:
