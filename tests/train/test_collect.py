@@ -167,6 +167,7 @@ def test_a_straggler_joins_a_later_round_and_is_counted(release):
             drafts = yield self.ask("solver", count=3, context=self.context())
             if task.task_id.endswith("/0"):
                 release.wait(5.0)
+            drafts = yield self.ask("solver", count=3, context=self.context(drafts))
             (final,) = yield self.ask("aggregator", context=self.context(drafts))
             return self.outcome(final)
 
@@ -177,8 +178,8 @@ def test_a_straggler_joins_a_later_round_and_is_counted(release):
     rollout = collector.collect(make_jobs(4), SAMPLING)
     assert len(rollout.episodes) == 4
     assert rollout.num_stragglers == 1
-    # Three answers without the straggler, then its own: three rounds instead of two.
-    assert engine.num_calls == 3
+    # Two rounds go on without the straggler, which counts once; then its own two follow: five rounds instead of three.
+    assert engine.num_calls == 5
     assert engine.requests[-1].request_id.startswith("t0/")
 
 
@@ -239,11 +240,15 @@ def test_a_failing_tool_is_tried_again_with_the_same_outputs():
 
 
 def test_an_episode_whose_surroundings_stay_broken_is_dropped_and_the_others_finish():
+    calls = []
+
     def fail():
+        calls.append(1)
         raise ToolError("grader away")
 
     rollout = make_collector(tasks=Slow({0: fail}), step_retries=1).collect(make_jobs(3), SAMPLING)
     assert len(rollout.episodes) == 2
+    assert len(calls) == 2  # once, and once again
     assert rollout.failed[0].reason == "ToolError: grader away"
 
 
