@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 LIMIT_S = 1.4
 """Wall-clock limit of one check in a worker."""
 
-TOTAL_S = 1.5
-"""Wall-clock limit of one check that has to start its worker first; the cheap path before it takes up to 0.3 s."""
+TOTAL_S = 1.9
+"""Wall-clock limit of one check that has to start its worker first."""
 
 WORKER_BYTES = 1 << 30
 """Address space of a worker."""

@@ -125,7 +125,7 @@ class WorkerPool:
         num_workers: most workers at a time.
         limit_s: wall-clock limit of one request, counted from when the worker holds it.
         total_s: wall-clock limit of one request together with the start of the worker it needs, if it needs one; a slow
-            start never leaves the request less than a third of `limit_s`.
+            start still leaves the request half of `limit_s`.
     """
 
     def __init__(self, command: Sequence[str], *, num_workers: int, limit_s: float, total_s: float = math.inf) -> None:
@@ -152,7 +152,7 @@ class WorkerPool:
         with self._slots:
             begun = time.monotonic()
             worker = self._take()
-            left_s = max(self.total_s - (time.monotonic() - begun), self.limit_s / 3)
+            left_s = max(self.total_s - (time.monotonic() - begun), self.limit_s / 2)
             try:
                 reply = worker.ask(request, min(self.limit_s, left_s))
             except WorkerTimeout:

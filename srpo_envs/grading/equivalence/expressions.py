@@ -107,7 +107,7 @@ class Expressions(Brackets):
         is_negative = False
         while self._is_op("+", "-"):
             is_negative ^= self._expect("+", "-") == "-"
-        value = self._nested(self._primary)
+        value = self._single()
         if self._accept("^"):
             value = Pow(scalar(value), scalar(self._nested(self._exponent)))
         elif self._accept("!"):

@@ -78,7 +78,7 @@ class Functions(Names):
             raise Unreadable("root over several digits without braces")
         if token is None or (token.kind == "op" and token.text not in ("{", "(")):
             raise Unreadable("root of nothing")
-        return Func("root", (scalar(self._nested(self._primary)), index))
+        return Func("root", (scalar(self._single()), index))
 
     def _matrix(self, name: str) -> Node:
         """Read the rows of a matrix environment; a final row break adds no row."""

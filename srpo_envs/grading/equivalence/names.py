@@ -22,17 +22,19 @@ class Names(TokenStream):
         whole = Num(token.value)
         if not token.text.isdigit():
             return whole
-        parts = self._proper_fraction()
+        parts = self._whole_fraction()
         if parts is None:
             return whole
         numerator, denominator, length = parts
+        if not 0 < numerator < denominator:
+            raise Unreadable("mixed number with an improper fraction")
         self.position += length
         if self._is_op("^", "/", "!"):
             raise Unreadable("mixed number cut short")
         return Num(token.value + Fraction(numerator, denominator))
 
-    def _proper_fraction(self) -> tuple[int, int, int] | None:
-        """Return numerator, denominator and token count of a proper fraction of whole numbers at the position."""
+    def _whole_fraction(self) -> tuple[int, int, int] | None:
+        """Return numerator, denominator and token count of a fraction of whole numbers at the position."""
         token = self._peek()
         if token is not None and token.kind == "cmd" and token.text == "frac":
             numbers, length = [], 1
@@ -50,7 +52,7 @@ class Names(TokenStream):
             numbers, length = [number for number in found if number is not None], 3
         else:
             return None
-        return (numbers[0], numbers[1], length) if 0 < numbers[0] < numbers[1] else None
+        return numbers[0], numbers[1], length
 
     def _whole_number(self, ahead: int) -> int | None:
         token = self._peek(ahead)
@@ -188,9 +190,16 @@ class Names(TokenStream):
 
     def _argument(self) -> Node:
         """Read one argument of a command: a brace group or a single item."""
-        if self._is_op("{"):
-            return self._nested(self._primary)
         token = self._peek()
-        if token is None or token.kind == "op" or token.kind == "word":
+        if token is None or token.kind == "word" or (token.kind == "op" and token.text != "{"):
             raise Unreadable("argument missing")
-        return self._nested(self._primary)
+        return self._single()
+
+    def _single(self) -> Node:
+        r"""Read one item; a bare number ends there, so `2^3\frac12` and `\log_2\frac12` hold no mixed number."""
+        token = self._peek()
+        if token is None or token.kind != "num":
+            return self._nested(self._primary)
+        assert isinstance(token.value, Fraction)
+        self.position += 1
+        return Num(token.value)

@@ -6,7 +6,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from . import normal_form
-from .nodes import SCALARS, Add, AllOf, AnyOf, Inf, Node, Num, Reals, Rel, SetOf, SetOp, Sym, Tup, negative, symbols
+from .nodes import (
+    SCALARS,
+    Add,
+    AllOf,
+    AnyOf,
+    Func,
+    Inf,
+    Node,
+    Num,
+    Reals,
+    Rel,
+    SetOf,
+    SetOp,
+    Sym,
+    Tup,
+    negative,
+    symbols,
+)
 
 ORDER = frozenset(("<", ">", "le", "ge", "ne"))
 FLIPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "ne": "ne"}
@@ -103,6 +120,9 @@ def _simple_relation(node: Rel) -> list[Interval | Node] | None:
         return None
     if len(node.members) != 2:
         return None
+    around = _around_zero(node)
+    if around is not None:
+        return around
     solved = _solved(node)
     if solved is None:
         return None
@@ -112,6 +132,26 @@ def _simple_relation(node: Rel) -> list[Interval | Node] | None:
     if op in ("<", "le"):
         return [Interval(Inf(-1), False, bound, op == "le")]
     return [Interval(bound, op == "ge", Inf(1), False)]
+
+
+def _around_zero(node: Rel) -> list[Interval | Node] | None:
+    """Read `|a x + b| op c` with a rational c above zero as one interval or two rays."""
+    left, right = node.members
+    op = node.ops[0]
+    if isinstance(right, Func):
+        left, right, op = right, left, FLIPPED[op]
+    bound = normal_form.rational_value(right) if isinstance(right, SCALARS) else None
+    if not isinstance(left, Func) or left.name != "abs" or bound is None or bound <= 0 or op == "ne":
+        return None
+    line = normal_form.linear(left.args[0])
+    if line is None:
+        return None
+    _, slope, constant = line
+    low, high = (Num(end) for end in sorted((sign * bound - constant) / slope for sign in (-1, 1)))
+    is_closed = op in ("le", "ge")
+    if op in ("<", "le"):
+        return [Interval(low, is_closed, high, is_closed)]
+    return [Interval(Inf(-1), False, low, is_closed), Interval(high, is_closed, Inf(1), False)]
 
 
 def _solved(node: Rel) -> tuple[str, Node] | None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from . import normal_form, numeric, solve
 from .logic import Verdict
-from .nodes import Node, TooHard
+from .nodes import Node, Num, Pow, Reals, Rel, Sym, TooHard
+
+
+def warm_up() -> None:
+    """Solve one small inequality, which makes sympy load what it loads late."""
+    square = Pow(Sym("x"), Num(Fraction(2)))
+    solve.same_solutions(Rel((square, Num(Fraction(4))), ("<",)), Reals())
 
 
 class ThoroughJudge:

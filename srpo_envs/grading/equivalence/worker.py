@@ -60,6 +60,8 @@ def main(max_bytes: int) -> None:
     limit_memory(max_bytes)
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    from . import thorough  # noqa: F401  (imported before the first request, so that no request pays for it)
+    from .thorough import warm_up
+
+    warm_up()  # before the first request, so that no request pays for it
 
     serve(sys.stdin.buffer, replies)
