@@ -91,7 +91,7 @@ class PolicyConfig(_Section):
     model: str
     """Directory or hub id of a transformers causal model, or `builtin:tiny-team`."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Number format of weights and activations."""
+    """Number format of weights and activations. Behind half-precision weights the optimiser keeps float32 ones."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, or `auto` for a GPU where there is one."""
     gradient_checkpointing: bool = False

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from srpo_envs.errors import NonFiniteError
 from srpo_train.batching import EventBatch, event_minibatches
 from srpo_train.config import OptimConfig
 from srpo_train.objective import Objective
+from srpo_train.optimizer import PolicyOptimizer
 from srpo_train.policies.logprobs import ModelScorer
 from srpo_train.policies.policy import Policy
 from srpo_train.set_gradient import SetGradient, accumulate_set_gradient, with_logprobs
@@ -57,7 +57,7 @@ class Learner:
         self._num_steps = num_steps
         self._scorers = _scorers(policies, temperature, with_entropy=objective.entropy_coef != 0)
         self._references = _scorers(references or {}, temperature, with_entropy=False)
-        self._optimizers = {policy_id: _adamw(policy.model, config) for policy_id, policy in policies.items()}
+        self._optimizers = {policy_id: PolicyOptimizer(policy.model, config) for policy_id, policy in policies.items()}
         self._num_nonfinite = 0
         self._num_nonfinite_in_a_row = 0
 
@@ -72,11 +72,11 @@ class Learner:
         Raises:
             NonFiniteError: more optimiser steps in a row were not finite than the recipe allows.
         """
-        learning_rate = self._set_learning_rate(step)
+        learning_rate = self._config.lr * schedule_factor(self._config, step, self._num_steps)
         metrics = {"train/lr": learning_rate} | _token_metrics(batch)
         minibatches, metrics["train/engine_gap"] = self._minibatches(batch, seed)
         num_nonfinite = self._num_nonfinite
-        reports = [self._minibatch(part, is_first=index == 0) for index, part in enumerate(minibatches)]
+        reports = [self._minibatch(part, learning_rate, is_first=index == 0) for index, part in enumerate(minibatches)]
         metrics["train/num_nonfinite_steps"] = float(self._num_nonfinite - num_nonfinite)
         metrics["train/num_updates"] = len(reports) - metrics["train/num_nonfinite_steps"]
         return metrics | _merge(reports, self._config.num_epochs)
@@ -118,10 +118,10 @@ class Learner:
             scored = with_logprobs(scored, self._references, max_tokens=max_tokens, name="reference_logprobs")
         return scored
 
-    def _minibatch(self, batch: EventBatch, *, is_first: bool) -> dict[str, float]:
+    def _minibatch(self, batch: EventBatch, learning_rate: float, *, is_first: bool) -> dict[str, float]:
         """One optimiser step of every policy that has rows in the mini-batch."""
         for optimizer in self._optimizers.values():
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad()
         gradient = accumulate_set_gradient(
             self._objective,
             batch,
@@ -130,21 +130,15 @@ class Learner:
             # Until the first optimiser step of a batch the policy is the behavior policy: every ratio is exactly 1.
             on_policy=is_first,
         )
-        norms = {policy_id: self._clip(policy_id) for policy_id in self._optimizers}
-        self._step(gradient, norms)
+        norms = {policy_id: optimizer.clip() for policy_id, optimizer in self._optimizers.items()}
+        self._step(gradient, norms, learning_rate)
         report = gradient.diagnostics | {"loss": -gradient.value}
         report["grad_norm"] = math.sqrt(sum(norm**2 for norm in norms.values()))
         if len(norms) > 1:
             report |= {f"grad_norm/{policy_id}": norm for policy_id, norm in norms.items()}
         return report
 
-    def _clip(self, policy_id: str) -> float:
-        """Clip one policy's gradient in place and return its norm before clipping; 0 where nothing was trained."""
-        parameters = [p for p in self._policies[policy_id].model.parameters() if p.grad is not None]
-        limit = self._config.max_grad_norm or math.inf
-        return float(nn.utils.clip_grad_norm_(parameters, limit)) if parameters else 0.0
-
-    def _step(self, gradient: SetGradient, norms: Mapping[str, float]) -> None:
+    def _step(self, gradient: SetGradient, norms: Mapping[str, float], learning_rate: float) -> None:
         """Step every policy that received a gradient, or none when anything is not finite."""
         if not all(map(math.isfinite, [gradient.value, *norms.values()])):
             self._num_nonfinite += 1
@@ -159,14 +153,7 @@ class Learner:
         self._num_nonfinite_in_a_row = 0
         for optimizer in self._optimizers.values():
             # Parameters without a gradient are left alone, moments included: a policy without rows does not move.
-            optimizer.step()
-
-    def _set_learning_rate(self, step: int) -> float:
-        rate = self._config.lr * schedule_factor(self._config, step, self._num_steps)
-        for optimizer in self._optimizers.values():
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-        return rate
+            optimizer.step(learning_rate)
 
 
 def schedule_factor(config: OptimConfig, step: int, num_steps: int) -> float:
@@ -190,13 +177,6 @@ def _engine_gap(sampled: Sequence[EventBatch], scored: Sequence[EventBatch]) -> 
     return sum(differences) / len(differences) if differences else 0.0
 
 
-def _adamw(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(
-        parameters, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
-    )
-
-
 def _scorers(policies: Mapping[str, Policy], temperature: float, *, with_entropy: bool) -> dict[str, ModelScorer]:
     scorer = ModelScorer(model=nn.Identity(), temperature=temperature, with_entropy=with_entropy)
     return {policy_id: replace(scorer, model=policy.model) for policy_id, policy in policies.items()}
@@ -210,7 +190,7 @@ def _token_metrics(batch: EventBatch) -> dict[str, float]:
 
 # How the mini-batches of a step become one number. The rest are means: the step's typical update.
 _FIRST = {"clip_fraction": "train/first_clip_fraction"}
-_LAST = ("ratio_mean", "ratio_min", "ratio_max", "log_ratio_std", "effective_size", "approx_kl")
+_LAST = ("ratio_mean", "ratio_min", "ratio_max", "log_ratio_std", "effective_size", "approx_kl", "var_set_log_ratio")
 _SUMS = ("num_events", "num_rows", "num_tokens", "num_zero_advantage_events")
 
 
@@ -219,7 +199,7 @@ def _merge(reports: Sequence[Mapping[str, float]], num_epochs: int) -> dict[str,
     merged = {metric: reports[0][name] for name, metric in _FIRST.items()}
     for name in sorted({name for report in reports for name in report}):
         values = [report[name] for report in reports if name in report]
-        value = values[-1] if name in _LAST else sum(values) / (num_epochs if name in _SUMS else len(values))
+        value = values[-1] if name.startswith(_LAST) else sum(values) / (num_epochs if name in _SUMS else len(values))
         merged[f"train/{_metric_name(name)}"] = value
     return merged
 

@@ -108,7 +108,7 @@ TABLE: tuple[Metric, ...] = (
         "share",
         "(sum rho)^2 / (n sum rho^2) there: 1 at the behavior policy, small when few units decide.",
     ),
-    Metric("train/log_ratio_var/k{k}", "nats^2", "Var(L_e) over the events of cardinality K (eq. 5)."),
+    Metric("train/log_ratio_var/k{k}", "nats^2", "Var(L_e) there, over the events of cardinality K (eq. 5)."),
     Metric("train/log_ratio_cov/k{k}", "nats^2", "Its part that comes from covariance between members (eq. 5)."),
     Metric("train/approx_kl", "nats/token", "Estimate of KL(old || current) per sampled token."),
     Metric(

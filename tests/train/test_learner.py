@@ -115,6 +115,26 @@ def test_every_epoch_deals_the_events_anew_and_counts_them_once(tiny_checkpoint,
     assert first != second
 
 
+def test_the_variance_of_the_log_ratio_is_that_before_the_last_update(tiny_checkpoint):
+    # Four events of one member; a mean over both epochs would count the zeros of the first and halve it.
+    learner = make_learner(load(tiny_checkpoint, "a"), num_epochs=2)
+    metrics = learner.update(make_batch((("a",),) * 4, (1.0, -1.0, 1.0, -1.0)), step=0, seed=0)
+    assert metrics["train/log_ratio_var/k1"] == pytest.approx(metrics["train/log_ratio_std"] ** 2, rel=1e-9)
+    assert metrics["train/log_ratio_var/k1"] > 0.0
+
+
+def test_bfloat16_weights_move_by_many_steps_too_small_for_their_format(tiny_checkpoint):
+    policy = Policy.load("a", tiny_checkpoint, dtype="bfloat16", device="cpu")
+    before = weights(policy)
+    learner = make_learner({"a": policy}, lr=1e-5)
+    for step in range(10):
+        learner.update(make_batch(), step=step, seed=step)
+    masters = torch.cat([master.flatten() for master in learner.state_dict()["optimizers"]["a"]["masters"]])
+    # Adam moves a weight by at most about lr a step; half of the ten steps is what consistent gradients surely give.
+    assert float((masters - before.float()).abs().median()) > 5e-5
+    assert torch.equal(weights(policy), masters.to(torch.bfloat16))
+
+
 def test_a_batch_used_once_has_ratio_exactly_one(tiny_checkpoint):
     metrics = make_learner(load(tiny_checkpoint, "a")).update(make_batch(), step=0, seed=0)
     assert metrics["train/ratio_min"] == metrics["train/ratio_max"] == 1.0

@@ -1,0 +1,88 @@
+"""AdamW over float32 weights, whatever number format the model computes in.
+
+A bfloat16 weight of 0.02 has neighbours 1e-4 away. A step of 1e-6 rounds back to where it was, so training such weights
+in place changes next to nothing and reports no error. Half-precision parameters therefore have float32 masters here:
+gradients are summed into the masters, the step is taken on them, and the model gets the rounded result. Float32
+parameters are their own masters and cost nothing more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from srpo_train.config import OptimConfig
+
+_FULL = (torch.float32, torch.float64)
+
+
+class PolicyOptimizer:
+    """The optimiser of one policy.
+
+    A half-precision parameter takes 16 bytes beside its own: master, gradient and two moments.
+
+    Args:
+        model: Its trainable parameters are optimised; backward passes fill the gradients.
+        config: Learning rate, moments, weight decay, and the norm gradients are clipped to.
+    """
+
+    def __init__(self, model: nn.Module, config: OptimConfig) -> None:
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._max_grad_norm = config.max_grad_norm
+        self._pairs = [(p, p.detach().float()) for p in trainable if p.dtype not in _FULL]
+        masters = {id(parameter): master for parameter, master in self._pairs}
+        self._weights = [masters.get(id(parameter), parameter) for parameter in trainable]
+        self._adamw = torch.optim.AdamW(
+            self._weights, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+        )
+        for parameter, master in self._pairs:
+            _redirect_gradient(parameter, master)
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        self._adamw.zero_grad(set_to_none=True)
+
+    def clip(self) -> float:
+        """Scale the gradient down to the largest norm and return its norm before; 0 where nothing was trained."""
+        trained = [weight for weight in self._weights if weight.grad is not None]
+        return float(nn.utils.clip_grad_norm_(trained, self._max_grad_norm or math.inf)) if trained else 0.0
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """Take one step and give the model its new weights."""
+        for group in self._adamw.param_groups:
+            group["lr"] = learning_rate
+        self._adamw.step()
+        for parameter, master in self._pairs:
+            parameter.copy_(master)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return moments and masters, loadable with ``weights_only``."""
+        return {"adamw": self._adamw.state_dict(), "masters": [master for _, master in self._pairs]}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned, the model's half-precision weights included."""
+        self._adamw.load_state_dict(state["adamw"])
+        for (parameter, master), stored in zip(self._pairs, state["masters"], strict=True):
+            master.copy_(stored)
+            parameter.copy_(master)
+
+
+def _redirect_gradient(parameter: nn.Parameter, master: Tensor) -> None:
+    """Add every gradient of a parameter to its master's: sums over micro-batches are then float32 too."""
+
+    def move(source: Tensor) -> None:
+        assert source.grad is not None
+        gradient = source.grad.to(master.dtype)
+        source.grad = None
+        if master.grad is None:
+            master.grad = gradient
+        else:
+            master.grad += gradient
+
+    parameter.register_post_accumulate_grad_hook(move)
