@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from srpo_envs.errors import GraderUnavailableError
 
 START_LIMIT_S = 60.0
-READY = b"ready\n"
+READY, LOADING = b"ready\n", b"loading\n"
 
 
 class WorkerTimeout(Exception):
@@ -56,6 +56,7 @@ class Worker:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._requests, self._replies = self.process.stdin, self.process.stdout
+        self._received = b""
 
     def wait_until_ready(self) -> None:
         """Wait for the first line of a new worker.
@@ -81,6 +82,8 @@ class Worker:
     def ask(self, request: bytes, limit_s: float) -> bytes:
         """Send one line and return the line that comes back.
 
+        A worker may say that it is `LOADING`, then that it is done: the limit stops meanwhile, and half is left after.
+
         Raises:
             WorkerTimeout: no reply within the limit.
             WorkerDeath: the process ended.
@@ -89,21 +92,26 @@ class Worker:
             self._requests.write(request)
         except (BrokenPipeError, ValueError) as error:
             raise WorkerDeath from error
-        return self._read_line(limit_s)
+        line = self._read_line(limit_s)
+        if line == LOADING:
+            self._read_line(START_LIMIT_S)
+            line = self._read_line(limit_s / 2)
+        return line
 
     def _read_line(self, limit_s: float) -> bytes:
-        deadline, received = time.monotonic() + limit_s, b""
+        deadline = time.monotonic() + limit_s
         poller = select.poll()
         poller.register(self._replies, select.POLLIN)
-        while not received.endswith(b"\n"):
+        while b"\n" not in self._received:
             left_s = deadline - time.monotonic()
             if left_s <= 0 or not poller.poll(left_s * 1000):
                 raise WorkerTimeout
             chunk = os.read(self._replies.fileno(), 4096)
             if not chunk:
                 raise WorkerDeath
-            received += chunk
-        return received
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        return line + b"\n"
 
     def kill(self) -> None:
         """End the process at once and release its pipes."""

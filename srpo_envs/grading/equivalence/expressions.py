@@ -54,10 +54,11 @@ class Expressions(Brackets):
         return negative(value) if is_negative else value
 
     def _implied(self, factor: Node) -> Node:
-        """Multiply by the factor that follows without a sign; a number may follow only a power, as in `2^3 5^2`."""
+        """Multiply by the factor that follows without a sign; numbers follow only powers, as in `2^3 5^2`, `3!2!`."""
         token = self._peek()
         last = factor.factors[-1] if isinstance(factor, Mul) else factor
-        if token is not None and token.kind in ("num", "base") and not isinstance(last, Pow):
+        are_factorials = isinstance(last, Func) and last.name == "factorial" and self._is_op("!", ahead=1)
+        if token is not None and token.kind in ("num", "base") and not (isinstance(last, Pow) or are_factorials):
             raise Unreadable("number after a value without a sign")
         return multiply(factor, self._power())
 

@@ -341,7 +341,7 @@ class Lexer:
         elif name in words.CONNECTIVES:
             self._emit("word", words.CONNECTIVES[name], LOGICAL)
         elif name in words.ACCENTS:
-            self._emit("cmd", name)
+            self._emit("cmd", words.SAME_ACCENT.get(name, name))
         else:
             self._emit("cmd", "\\" + name)
 

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
-from . import normal_form, numeric, solve
+from . import normal_form, numeric
 from .logic import Verdict
 from .nodes import Node, Num, Pow, Reals, Rel, Sym, TooHard
 
+Solver = Callable[[Node, Node], bool]
 
-def warm_up() -> None:
-    """Solve one small inequality, which makes sympy load what it loads late."""
+
+def load_solver() -> Solver:
+    """Import sympy, which takes long, and solve one small inequality, which makes it load what it loads late."""
+    from .solve import same_solutions
+
     square = Pow(Sym("x"), Num(Fraction(2)))
-    solve.same_solutions(Rel((square, Num(Fraction(4))), ("<",)), Reals())
+    same_solutions(Rel((square, Num(Fraction(4))), ("<",)), Reals())
+    return same_solutions
 
 
 class ThoroughJudge:
-    """Decides what `CheapJudge` leaves open; it may take long or much memory, so it runs under limits."""
+    """Decides what `CheapJudge` leaves open; it may take long or much memory, so it runs under limits.
+
+    Args:
+        load: returns the solver of conditions; it is called when the first question needs it.
+    """
 
     max_work = normal_form.FULL_WORK
+
+    def __init__(self, load: Callable[[], Solver] = load_solver) -> None:
+        self._load = load
+        self._solver: Solver | None = None
 
     def scalars(self, left: Node, right: Node) -> Verdict:
         """See `Judge`."""
@@ -33,7 +47,8 @@ class ThoroughJudge:
 
     def solutions(self, left: Node, right: Node) -> Verdict:
         """See `Judge`."""
+        self._solver = self._solver or self._load()
         try:
-            return solve.same_solutions(left, right)
+            return self._solver(left, right)
         except TooHard:
             return None

@@ -273,6 +273,11 @@ ACCENTS = frozenset(
     ]
 )
 
+SAME_ACCENT: Mapping[str, str] = {
+    "bar": "overline", "overrightarrow": "vec", "widehat": "hat", "widetilde": "tilde",
+}  # fmt: skip
+"""Accents that differ in width alone."""
+
 SYMBOL_COMMANDS = frozenset(
     [
         "angle",

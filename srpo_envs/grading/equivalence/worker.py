@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import resource
@@ -9,7 +10,12 @@ import signal
 import sys
 from typing import BinaryIO
 
+from .decide import FAILURES, decide
+from .thorough import Solver, ThoroughJudge, load_solver
+
 READY = b"ready\n"
+LOADING, LOADED = b"loading\n", b"loaded\n"
+"""Lines around the import of sympy, which the first condition needs and which does not count against its limit."""
 YES, NO, UNDECIDED, FAILED = b"1\n", b"0\n", b"?\n", b"!\n"
 
 
@@ -31,14 +37,11 @@ def limit_processor_time(extra_s: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
-def answer(line: bytes) -> bytes:
+def answer(line: bytes, judge: ThoroughJudge) -> bytes:
     """Return the reply to one request, a JSON array of gold and answer."""
-    from .decide import FAILURES, decide
-    from .thorough import ThoroughJudge
-
     try:
         gold, given = json.loads(line)
-        verdict = decide(gold, given, ThoroughJudge())
+        verdict = decide(gold, given, judge)
     except FAILURES:
         return FAILED
     return UNDECIDED if verdict is None else YES if verdict else NO
@@ -46,12 +49,22 @@ def answer(line: bytes) -> bytes:
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer requests until the stream ends."""
-    replies.write(READY)
-    replies.flush()
+
+    def say(line: bytes) -> None:
+        replies.write(line)
+        replies.flush()
+
+    def load() -> Solver:
+        say(LOADING)
+        solver = load_solver()
+        say(LOADED)
+        return solver
+
+    judge = ThoroughJudge(load)
+    say(READY)
     for line in requests:
         limit_processor_time(10)
-        replies.write(answer(line))
-        replies.flush()
+        say(answer(line, judge))
 
 
 def main(max_bytes: int) -> None:
@@ -60,8 +73,6 @@ def main(max_bytes: int) -> None:
     limit_memory(max_bytes)
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    from .thorough import warm_up
-
-    warm_up()  # before the first request, so that no request pays for it
-
+    if importlib.util.find_spec("sympy") is None:
+        raise ModuleNotFoundError("sympy")
     serve(sys.stdin.buffer, replies)

@@ -15,6 +15,10 @@ for line in sys.stdin:
             pass
     elif request == "die":
         os._exit(3)
+    elif request == "load":
+        print("loading", flush=True)
+        time.sleep(1.0)
+        print("loaded", flush=True)
     elif request.startswith("wait"):
         time.sleep(float(request.removeprefix("wait")))
     print(os.getpid(), flush=True)

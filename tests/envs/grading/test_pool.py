@@ -41,6 +41,12 @@ def test_request_that_never_ends_costs_its_limit_and_the_pool_heals(pool: Worker
     assert (pool.stats.timeouts, pool.stats.crashes, pool.stats.starts) == (1, 0, 2)
 
 
+def test_time_to_load_does_not_count_against_the_request_that_needs_it(pool: WorkerPool) -> None:
+    # the worker loads for 1.0 s, twice the limit
+    assert pool.ask(b"load\n") == pool.ask(b"x\n")
+    assert pool.stats.timeouts == 0
+
+
 def test_slow_start_shortens_the_limit_of_the_request_that_waits_for_it() -> None:
     command = (sys.executable, "-S", "-c", "import time; time.sleep(0.6); " + Path(COMMAND[-1]).read_text())
     pool = WorkerPool(command, num_workers=1, limit_s=1.5, total_s=1.2)
