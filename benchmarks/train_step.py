@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import json
 import logging
 import os
@@ -252,7 +253,7 @@ def summarize(runs: list[dict]) -> dict[str, float]:
 
 def print_row(case: str, trainer: str, row: dict[str, float], peer: dict[str, float] | None) -> None:
     cells = [f"{row[name]:,.0f}" for name in COLUMNS[2:6]]
-    cells += [f"{1e-3 * row['CPU ms'] * row[name] * 1e3:,.0f} ms ({row[name]:.0%})" for name in COLUMNS[6:]]
+    cells += [f"{row['CPU ms'] * row[part]:,.0f} ms ({row[part]:.0%})" for part in COLUMNS[6:]]
     ahead = "" if peer is None else f"{row['tokens/CPU s'] / peer['tokens/CPU s']:.2f}"
     print("| " + " | ".join([case, trainer, *cells, ahead]) + " |", flush=True)
 
@@ -276,6 +277,9 @@ def main() -> None:
     if args.case:
         print(json.dumps(run_case(json.loads(args.case))))
         return
+    if importlib.util.find_spec("trl") is None:
+        print("left out: TRL, which is not installed (pip install trl==1.16.0)\n")
+        args.without_peer = True
     print(
         f"{args.questions} questions x {GROUP_SIZE} responses of at most {MAX_NEW_TOKENS} tokens a step, "
         f"{args.updates} optimiser step(s), {args.threads} thread(s), {args.rounds} x {args.steps - WARM_UP} steps\n"
