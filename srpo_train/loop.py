@@ -17,11 +17,11 @@ import torch
 
 import srpo_envs
 from srpo_envs.core import SetEnv
-from srpo_envs.errors import CheckpointError, ConfigError
+from srpo_envs.errors import CheckpointError
 from srpo_envs.records import Episode, write_episodes
 from srpo_train.checkpoint import CheckpointStore
 from srpo_train.collect import Collector, Rollout, derive_seed
-from srpo_train.config import EnvConfig, Recipe, load_recipe
+from srpo_train.config import EnvConfig, Recipe
 from srpo_train.engines.base import Sampling
 from srpo_train.engines.transformers import TransformersEngine
 from srpo_train.evaluation import evaluate
@@ -31,13 +31,12 @@ from srpo_train.metrics import Values
 from srpo_train.monitor import Monitor
 from srpo_train.policies.team import Team
 from srpo_train.report import write_report
+from srpo_train.run_dir import claimed_run_dir
 from srpo_train.sinks import open_metrics
 from srpo_train.summary import summarize_rollout
 from srpo_train.task_order import TaskOrder, step_jobs
 
 logger = logging.getLogger(__name__)
-
-RECIPE_FILE = "recipe.toml"
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> Path:
@@ -53,11 +52,10 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     """
     if recipe.train.num_threads:
         torch.set_num_threads(recipe.train.num_threads)
-    run_dir = recipe.run_dir
-    _claim_run_dir(run_dir, recipe, resume=resume)
-    with Trainer(recipe, run_dir) as trainer:
-        trainer.run()
-    write_report(run_dir)
+    with claimed_run_dir(recipe, resume=resume) as run_dir:
+        with Trainer(recipe, run_dir) as trainer:
+            trainer.run()
+        write_report(run_dir)
     return run_dir
 
 
@@ -223,27 +221,6 @@ class Trainer:
             straggler_grace_s=settings.straggler_grace_s,
             step_timeout_s=settings.step_timeout_s,
         )
-
-
-def _claim_run_dir(run_dir: Path, recipe: Recipe, *, resume: bool) -> None:
-    """Make the run directory this run's own, or refuse to mix two runs."""
-    stored = run_dir / RECIPE_FILE
-    if stored.exists():
-        if not resume:
-            raise ConfigError(f"{run_dir}: already holds a run; continue it with --resume, or choose another --name")
-        if moved := [key for key in load_recipe(stored).differences(recipe) if not _may_change(key, recipe)]:
-            raise ConfigError(f"{run_dir}: the recipe differs from the stored one in {', '.join(moved)}; use --name")
-    run_dir.mkdir(parents=True, exist_ok=True)
-    partial = stored.with_name(stored.name + ".partial")
-    partial.write_text(recipe.to_toml(), encoding="utf-8")
-    partial.replace(stored)
-
-
-def _may_change(key: str, recipe: Recipe) -> bool:
-    """Whether a continued run may have another value: length and housekeeping yes, what moves its numbers no."""
-    if key == "train.num_steps":  # a decaying learning rate is a function of the length
-        return recipe.optim.schedule == "constant"
-    return key.startswith(("train.", "log.")) and key != "train.num_threads"
 
 
 def _env_factory(config: EnvConfig) -> Callable[[], SetEnv]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -23,9 +24,11 @@ def train(
     from srpo_train.cli._worlds import hide_transformers_progress
     from srpo_train.config import load_recipe
 
-    path = recipe / "recipe.toml" if recipe.is_dir() else recipe
     overrides = [*(changes or []), *([f"name={name}"] if name else [])]
-    resolved = load_recipe(path, overrides)
+    if recipe.is_dir():  # a run may be continued from any working directory, and after it was moved
+        place = [f"output_dir={json.dumps(str(recipe.resolve().parent))}", f"name={json.dumps(recipe.resolve().name)}"]
+        recipe, overrides = recipe / "recipe.toml", [*place, *overrides]
+    resolved = load_recipe(recipe, overrides)
 
     from srpo_train.loop import train as run  # after the recipe is known to be good: this imports torch
 

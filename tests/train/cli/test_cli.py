@@ -207,6 +207,20 @@ def test_a_second_run_of_the_same_name_is_refused_and_a_longer_one_resumes(
     assert (tmp_path / "small/checkpoints/step-000003").is_dir()
 
 
+def test_a_run_directory_is_continued_from_any_working_directory(
+    tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert srpo(*training(Path("runs"), tiny_checkpoint)).exit_code == 0
+    monkeypatch.chdir(tmp_path / "there")
+    result = srpo("train", tmp_path / "here/runs/small", "--resume", "--set", "train.num_steps=3")
+    assert result.exit_code == 0
+    assert (tmp_path / "here/runs/small/checkpoints/step-000003").is_dir()
+    assert not list((tmp_path / "there").iterdir())
+
+
 def test_audit_passes_on_a_whole_run_and_shows_an_episode(run_dir: Path) -> None:
     result = srpo("audit", run_dir, "--replay", "--table")
     assert result.exit_code == 0

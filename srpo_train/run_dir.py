@@ -1,0 +1,128 @@
+"""The directory of a run: whose it is, who may write to it now, and with which software it was made."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from srpo_envs.errors import ConfigError
+from srpo_train.config import Recipe, load_recipe
+
+logger = logging.getLogger(__name__)
+
+RECIPE_FILE = "recipe.toml"
+"""The resolved recipe."""
+
+SOFTWARE_FILE = "software.jsonl"
+"""One line for every start of the run: when, which versions, which revision of the source."""
+
+LOCK_FILE = ".lock"
+_METRICS_FILE = "metrics.jsonl"
+_PACKAGES = ("srpo", "torch", "transformers", "numpy", "gymnasium", "pettingzoo", "math-verify", "sympy", "pydantic")
+
+
+@contextlib.contextmanager
+def claimed_run_dir(recipe: Recipe, *, resume: bool) -> Iterator[Path]:
+    """Make a recipe's run directory this process's own while the body runs.
+
+    A directory where nothing was measured yet, as a run leaves it that failed at its first step, is taken over.
+
+    Args:
+        recipe: The run.
+        resume: Whether a run that is already there is to be continued.
+
+    Yields:
+        The run directory, with the recipe in it.
+
+    Raises:
+        ConfigError: another process is writing there, or the directory holds a run that this one is not.
+    """
+    run_dir = recipe.run_dir
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / LOCK_FILE).open("a") as lock:
+        _lock(lock.fileno(), run_dir)
+        if _has_results(run_dir):
+            _check_is_same(run_dir, recipe, resume=resume)
+        _replace(run_dir / RECIPE_FILE, recipe.to_toml())
+        with (run_dir / SOFTWARE_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(describe_software()) + "\n")
+        yield run_dir
+
+
+def describe_software() -> dict[str, Any]:
+    """Return time, platform, package versions and, in a git checkout, the revision of the source."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "revision": _revision(),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+    }
+
+
+def _has_results(run_dir: Path) -> bool:
+    metrics = run_dir / _METRICS_FILE
+    return (metrics.is_file() and metrics.stat().st_size > 0) or any((run_dir / "checkpoints").glob("step-*"))
+
+
+def _check_is_same(run_dir: Path, recipe: Recipe, *, resume: bool) -> None:
+    if not resume:
+        raise ConfigError(f"{run_dir}: already holds a run; continue it with --resume, or choose another --name")
+    stored = load_recipe(run_dir / RECIPE_FILE)
+    if moved := [key for key in stored.differences(recipe) if not _may_change(key, recipe)]:
+        raise ConfigError(f"{run_dir}: the recipe differs from the stored one in {', '.join(moved)}; use --name")
+
+
+def _may_change(key: str, recipe: Recipe) -> bool:
+    """Whether a continued run may have another value: place, length and housekeeping yes, what moves its numbers no."""
+    if key == "train.num_steps":  # a decaying learning rate is a function of the length
+        return recipe.optim.schedule == "constant"
+    return key in ("name", "output_dir") or (key.startswith(("train.", "log.")) and key != "train.num_threads")
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _lock(descriptor: int, run_dir: Path) -> None:
+    """Take the lock that ends with this process, however it ends, and that its children do not inherit."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        logger.info("%s: this system has no file locks; do not start the run twice", run_dir)
+        return
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ConfigError(f"{run_dir}: another process is training there; wait for it, or use --name") from error
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _revision() -> str | None:
+    """Return the commit of the checkout this package lies in, with ``-dirty`` for changed files; None outside one."""
+    folder = Path(__file__).parent
+    command = ["git", "-C", os.fspath(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        tracked = subprocess.run([*command[:3], "ls-files", "--error-unmatch", __file__], capture_output=True)
+        if tracked.returncode:  # installed into a virtual environment that lies in some other checkout
+            return None
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
