@@ -18,13 +18,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from srpo_envs.core import SetEnv
-from srpo_envs.errors import ConfigError, EngineError, SurroundingsError, near_miss
+from srpo_envs.errors import (
+    ConfigError,
+    EngineError,
+    EnvMisuseError,
+    MemberMismatchError,
+    SurroundingsError,
+    near_miss,
+)
 from srpo_envs.records import ActiveSet, Episode, Member, MemberOutput
 from srpo_train.engines.base import Engine, Generation, GenerationRequest, Sampling
 from srpo_train.roles import policy_id_of
 from srpo_train.workers import StepWorkers
 
 logger = logging.getLogger(__name__)
+
+_MISUSE = (EnvMisuseError, MemberMismatchError)
+"""An environment driven wrongly: every episode would meet it, and none should be dropped for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,7 +226,7 @@ class Collector:
 
     def _arrive(self, slot: _Slot, active: ActiveSet | None, error: BaseException | None, progress: _Progress) -> None:
         if error is not None:
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception) or isinstance(error, _MISUSE):
                 raise error
             self._fail(slot, f"{type(error).__name__}: {error}", progress, error)
         elif active is None:

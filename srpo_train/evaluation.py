@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from srpo_envs.core import SetEnv
+from srpo_envs.errors import ConfigError
 from srpo_envs.records import Episode
 from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
 from srpo_train.engines.base import Sampling
@@ -60,6 +62,18 @@ def evaluate(
     scores = summarize(rollout.episodes, "eval") | score_samples(rollout.episodes)
     scores["eval/num_failed_episodes"] = float(len(rollout.failed))
     return Evaluation(metrics=scores, episodes=rollout.episodes, rollout=rollout)
+
+
+def require_tasks(env: SetEnv, num_tasks: int) -> None:
+    """Check that an environment has as many tasks as are to be evaluated.
+
+    Raises:
+        ConfigError: it has fewer.
+    """
+    if num_tasks > env.tasks.num_tasks:
+        raise ConfigError(
+            f"{num_tasks} tasks to evaluate, but {env.tasks.name!r} has {env.tasks.num_tasks}; ask for at most that"
+        )
 
 
 def score_samples(episodes: tuple[Episode, ...]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from srpo_train.collect import Collector, Rollout, derive_seed
 from srpo_train.config import EnvConfig, Recipe
 from srpo_train.engines.base import Sampling
 from srpo_train.engines.transformers import TransformersEngine
-from srpo_train.evaluation import evaluate
+from srpo_train.evaluation import evaluate, require_tasks
 from srpo_train.experience import Experience, build_experience
 from srpo_train.learner import Learner
 from srpo_train.metrics import Values
@@ -75,6 +75,9 @@ class Trainer:
         self._step = checkpoint.step if checkpoint else 0
         make_env = _env_factory(recipe.env)
         env = make_env()
+        make_eval_env = _env_factory(recipe.eval_env)
+        if recipe.eval.every:  # what is wrong with it is said now, not at the first evaluation
+            require_tasks(make_eval_env(), recipe.eval.num_tasks)
         self._order = TaskOrder(env.tasks.num_tasks, recipe.seed)
         roles = recipe.role_map(env.roles)
         self._objective = recipe.objective.build()
@@ -96,7 +99,7 @@ class Trainer:
         self._monitor = Monitor()
         self._metrics = open_metrics(recipe, run_dir, resume_step=self._step if checkpoint else None)
         self._collector = self._make_collector(make_env)
-        self._eval_collector = self._make_collector(_env_factory(recipe.eval_env))
+        self._eval_collector = self._make_collector(make_eval_env)
 
     def __enter__(self) -> Trainer:
         """Return the trainer; leaving the block releases everything."""

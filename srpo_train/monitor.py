@@ -42,6 +42,12 @@ class Monitor:
                 f"every episode of the step has reward {reward:g}: it teaches nothing beyond penalties; where this "
                 f"lasts, the reward is constant, or the tasks are too hard or too easy for the policy",
             )
+        elif 0 < values.get("train/num_events", 0) == values.get("train/num_zero_advantage_events"):
+            yield (
+                "advantage",
+                "every advantage of the step is 0, so nothing is learned: no comparison group holds two different "
+                "returns; rollout.group_size may be too small, or objective.group_key too fine",
+            )
         for name, value in values.items():
             if name.startswith("rollout/valid_rate/") and value == 0.0:
                 role = name.rsplit("/", 1)[1]

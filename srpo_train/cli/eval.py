@@ -52,9 +52,10 @@ def evaluate(
     from srpo_train.collect import Collector
     from srpo_train.engines.base import Sampling
     from srpo_train.evaluation import evaluate as run
+    from srpo_train.evaluation import require_tasks
 
     make_env = functools.partial(srpo_envs.make, world.id, **world.kwargs)
-    make_env()  # a wrong argument is known before models are loaded
+    require_tasks(make_env(), num_tasks)  # a wrong argument is known before models are loaded
     collector = Collector(make_env, load_engines(policies), policies.roles, seed=seed)
     sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k)
     try:

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from srpo_envs.errors import ConfigError
+
 
 def replay(
     run: Annotated[Path, typer.Argument(help="Directory of a run.")],
@@ -29,6 +31,8 @@ def replay(
 
     console = Console()
     episode = find_episode(run, episode_id) if episode_id else longest_episode(run)
+    if branch > len(episode.events):
+        raise ConfigError(f"--branch {branch}: episode {episode.episode_id!r} has {len(episode.events)} events")
     if branch >= 0:
         env = branch_at(episode, branch)
         for event in env.episode.events:

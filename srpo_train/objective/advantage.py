@@ -284,6 +284,8 @@ def _estimate_leave_one_out(table: CreditTable, spec: AdvantageSpec) -> Advantag
 @register_estimator("gae")
 def _estimate_gae(table: CreditTable, spec: AdvantageSpec) -> Advantage:
     """A critic's advantages: needs ``episode_E``, ``step_E``, ``reward_E`` and ``value_E``; not whitened."""
+    if table.value_E is None:
+        raise ConfigError("estimator 'gae' needs a critic's values, value_E, and the table has none; take another one")
     episode_E, step_E = table.key(("episode",), "event"), table._key_column("step", "event")
     reward_E, value_E = table._key_column("reward", "event"), table._key_column("value", "event")
     advantage_E = torch.zeros(table.return_E.numel())

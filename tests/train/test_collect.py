@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from srpo_envs.errors import ConfigError, SurroundingsError, ToolError
+from srpo_envs.errors import ConfigError, EnvMisuseError, SurroundingsError, ToolError
 from srpo_envs.prompting import load_prompt
 from srpo_envs.tasks.arithmetic import Arithmetic
 from srpo_envs.workflows.solver_verifier import SolverVerifier
@@ -345,3 +345,9 @@ def test_derived_seeds_are_the_same_everywhere():
     assert derive_seed(0, "a", 1) == derive_seed("0", "a", "1")
     assert derive_seed(0, "a", 1) != derive_seed(0, "a", 2)
     assert 0 <= derive_seed("x") < 2**63
+
+
+def test_misuse_of_an_environment_is_raised_and_not_counted_as_a_failed_episode():
+    beyond = EpisodeJob(episode_id="beyond", group_id="beyond", task_index=10**9, env_seed=0)
+    with pytest.raises(EnvMisuseError, match="task_index 1000000000 is outside"):
+        make_collector().collect([*make_jobs(2), beyond], SAMPLING)

@@ -121,6 +121,11 @@ def test_isolated_policies_train_and_are_saved_one_by_one(tmp_path):
     assert saved == {"solver", "verifier", "aggregator"}
 
 
+def test_a_held_out_set_that_is_too_small_is_refused_before_training(tmp_path):
+    with pytest.raises(ConfigError, match="257 tasks to evaluate, but 'arithmetic-l2-test' has 256"):
+        train(small_recipe(tmp_path, "eval.num_tasks=257", "eval.at_start=false", "env.kwargs.size=256"))
+
+
 # --- killed runs --------------------------------------------------------------------------------------------------
 
 _DRIVER = """

@@ -13,6 +13,8 @@ HEALTHY = {
     "rollout/reward_std": 0.5,
     "rollout/valid_rate/solver": 0.9,
     "train/engine_gap": 1e-5,
+    "train/num_events": 8.0,
+    "train/num_zero_advantage_events": 7.0,
     "train/num_nonfinite_steps": 0,
     "train/first_clip_fraction": 0.0,
 }
@@ -26,6 +28,7 @@ def test_a_healthy_step_gives_no_warning() -> None:
     ("changed", "said"),
     [
         ({"rollout/reward_std": 0.0, "rollout/reward_mean": 0.0}, "every episode of the step has reward 0"),
+        ({"train/num_events": 8.0, "train/num_zero_advantage_events": 8.0}, "every advantage of the step is 0"),
         ({"rollout/valid_rate/solver": 0.0}, "no response of role 'solver' could be parsed"),
         ({"train/engine_gap": 0.2}, "disagree by 0.2 nats a token"),
         ({"train/engine_gap": math.nan}, "disagree by nan nats a token"),

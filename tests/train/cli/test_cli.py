@@ -264,6 +264,14 @@ def test_replay_branches_into_another_ending(run_dir: Path) -> None:
     assert "answer: 3" in result.stdout
 
 
+def test_a_branch_beyond_the_end_is_refused(run_dir: Path) -> None:
+    assert "--branch 99: episode 'step" in refused("replay", run_dir, "--branch", 99)
+
+
+def test_eval_refuses_more_tasks_than_there_are(run_dir: Path) -> None:
+    assert "257 tasks to evaluate, but 'arithmetic-l2-test' has 256" in refused("eval", run_dir, "--num-tasks", 257)
+
+
 def test_report_is_written_again(run_dir: Path) -> None:
     (run_dir / "report.md").unlink()
     assert srpo("report", run_dir).stdout.strip() == str(run_dir / "report.md")

@@ -207,7 +207,7 @@ def test_misuse_of_the_table_names_the_column():
         team_table(turn_E=torch.zeros(2))
     with pytest.raises(ConfigError, match="group key 'agent': not a column of this credit table for events"):
         estimate_advantage(team_table(), AdvantageSpec(group_key=("agent",)))
-    with pytest.raises(ConfigError, match="'value'"):
+    with pytest.raises(ConfigError, match="'gae' needs a critic's values, value_E"):
         estimate_advantage(team_table(reward_E=torch.zeros(5)), AdvantageSpec(estimator="gae"))
     with pytest.raises(UnknownIdError, match="did you mean 'group_relative'"):
         estimate_advantage(team_table(), AdvantageSpec(estimator="group_relativ"))
