@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from srpo_envs.errors import AuditError, ReplayError
+from srpo_envs.errors import AuditError, ReplayError, UnknownIdError
 from srpo_envs.recording import initial_state_id, next_state_id
 from srpo_envs.records import Episode, Event, MemberRecord, read_episodes
 from srpo_envs.replay import replay as replay_episode
@@ -109,6 +109,7 @@ def audit_run(run_dir: str | os.PathLike[str], *, replay: bool = False) -> Audit
 
     Raises:
         AuditError: the run has no such file.
+        ReplayError: the recorded environment is not registered, so that nothing can be replayed.
         RecordError: a file cannot be read; names file and line.
     """
     files = sorted((Path(run_dir) / "events").glob("*.jsonl"))
@@ -167,11 +168,13 @@ class _Auditor:
             self._findings.extend(check(event))
 
     def replay(self, episode: Episode) -> None:
-        self._num_replayed += 1
         try:
             replay_episode(episode)
         except ReplayError as error:
+            if isinstance(error.__cause__, UnknownIdError):  # nothing can be replayed: no finding about this episode
+                raise
             self._findings.append(Finding("replay", episode.episode_id, str(error)))
+        self._num_replayed += 1
 
     def report(self) -> AuditReport:
         return AuditReport(

@@ -336,11 +336,11 @@ class SetEnv:
             episode_id: New name when the continuation is a branch; the recorded one when omitted.
 
         Raises:
-            ReplayError: the record belongs to another environment, or the replay differs from it anywhere.
-            ValueError: `num_events` is not between 0 and the number of recorded events.
+            ReplayError: the record belongs to another environment, the replay differs from it anywhere, or
+                `num_events` is not between 0 and the number of recorded events.
         """
         if num_events is not None and not 0 <= num_events <= len(episode.events):
-            raise ValueError(
+            raise ReplayError(
                 f"episode {episode.episode_id!r}: num_events {num_events} is outside 0..{len(episode.events)}"
             )
         if episode.env_id != self._name:

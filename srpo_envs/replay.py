@@ -53,8 +53,8 @@ def branch(episode: Episode, num_events: int, env: SetEnv | None = None, *, epis
         episode_id: Name of the continuation; ``<recorded id>~<num_events>`` when omitted.
 
     Raises:
-        ReplayError: the kept events do not replay, or the episode is over after them.
-        ValueError: `num_events` is not between 0 and the number of recorded events.
+        ReplayError: the kept events do not replay, the episode is over after them, or `num_events` is not between 0
+            and the number of recorded events.
     """
     name = episode_id or f"{episode.episode_id}~{num_events}"
     branched = _resumed(episode, num_events, env, name)

@@ -32,7 +32,7 @@ def _show_one(console: Console, spec: Any) -> None:
     for name, parameter in spec.arguments().items():
         default = "required" if parameter.default is inspect.Parameter.empty else repr(parameter.default)
         default = repr(spec.kwargs[name]) if name in spec.kwargs else default
-        table.add_row(f"[cyan]{name}", escape(str(parameter.annotation)), escape(default))
+        table.add_row(f"[cyan]{name}", escape(_type_name(parameter)), escape(default))
     console.print(f"[bold]{spec.id}[/bold]\n")
     console.print(table)
     roles = Table("role", "seats", "new tokens", "penalty", box=None, header_style="bold", pad_edge=False)
@@ -40,3 +40,10 @@ def _show_one(console: Console, spec: Any) -> None:
         roles.add_row(f"[cyan]{role.name}", str(role.seats), str(role.max_new_tokens), f"{role.invalid_penalty:g}")
     console.print()
     console.print(roles)
+
+
+def _type_name(parameter: inspect.Parameter) -> str:
+    """The annotation of an argument, or the type of its default where it has none."""
+    if parameter.annotation is not inspect.Parameter.empty:
+        return str(parameter.annotation)
+    return "-" if parameter.default in (inspect.Parameter.empty, None) else type(parameter.default).__name__

@@ -838,7 +838,7 @@ def test_resume_refuses_an_episode_of_another_environment():
 def test_resume_refuses_more_events_than_there_are(num_events):
     env = SingleAgent(NumberTasks())
     episode = play(env, {"solver": boxed(1)}, seed=0)
-    with pytest.raises(ValueError, match=r"is outside 0\.\.1"):
+    with pytest.raises(ReplayError, match=r"is outside 0\.\.1"):
         env.resume(episode, num_events)
 
 

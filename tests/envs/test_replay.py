@@ -221,5 +221,5 @@ def test_a_branch_after_the_end_raises():
 
 
 def test_a_branch_beyond_the_record_raises():
-    with pytest.raises(ValueError, match=r"num_events 7 is outside 0\.\.6"):
+    with pytest.raises(ReplayError, match=r"num_events 7 is outside 0\.\.6"):
         branch(revised_episode(), 7, SolverVerifier(NumberTasks(), max_rounds=3))
