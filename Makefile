@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: help install demo test lint examples benchmarks clean
 
 help:
-	@echo "make demo        train the tiny team on arithmetic (about five minutes on two CPU cores) and write its report"
+	@echo "make demo        train the tiny team on arithmetic (two to three minutes on a CPU) and write its report"
 	@echo "make test        run the test suite"
 	@echo "make lint        ruff and mypy"
 	@echo "make examples    run every numbered example"

@@ -52,7 +52,7 @@ def load(tmp_path, rows, dataset="custom", **kwargs) -> MathProblems:
 def test_each_real_set_loads_and_each_gold_is_right_against_itself(dataset):
     name, size = REAL_SETS[dataset]
     if not (DATA / name).is_file():
-        pytest.skip(f"no {DATA / name}; set SRPO_DATA to the folder that holds math/{name}")
+        pytest.skip(f"no math/{name}: set SRPO_DATA to the folder that holds it")
     tasks = MathProblems(dataset, path=str(DATA / name))
     assert tasks.num_tasks == size
     assert tasks.report.skipped == ()
