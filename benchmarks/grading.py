@@ -4,13 +4,14 @@ Every gold is graded against a right answer (the gold in another spelling), a wr
 malformed one (the right answer cut short). Both graders see the same pairs in the same run, in this process and its
 workers; math-verify is called as its documentation says, `verify(parse(gold), parse(answer))`.
 
-    python benchmarks/grading.py --data DIR        # DIR holds math500.jsonl, olympiadbench.json, minerva.json ...
+    python benchmarks/grading.py --data DIR        # or SRPO_DATA/math; it holds math500.jsonl, olympiadbench.json, minerva.json ...
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import time
@@ -20,6 +21,8 @@ from pathlib import Path
 from srpo_envs.grading import close, is_equivalent, stats
 
 Pair = tuple[str, str]
+
+DATA = Path(os.environ.get("SRPO_DATA", "data")) / "math"
 
 
 def load_golds(folder: Path) -> dict[str, list[str]]:
@@ -86,7 +89,7 @@ def percentile(times: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/math"), help="folder of the data sets")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the data sets")
     parser.add_argument("--max-rows", type=int, default=200, help="golds taken from each data set")
     args = parser.parse_args()
     if not args.data.is_dir():
