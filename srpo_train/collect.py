@@ -246,7 +246,9 @@ class Collector:
                 self._fail(slot, f"environment step took over {self._step_timeout_s:g} s", progress, None)
 
     def _fail(self, slot: _Slot, reason: str, progress: _Progress, error: BaseException | None) -> None:
-        logger.warning("episode %s dropped: %s", slot.job.episode_id, reason, exc_info=error)
+        # The reason says all about failed surroundings; anything else may be a fault of the environment's own code.
+        trace = None if isinstance(error, SurroundingsError) else error
+        logger.warning("episode %s dropped: %s", slot.job.episode_id, reason, exc_info=trace)
         num_events = 0 if slot.pending is None else int(slot.pending.event_id.rpartition("/e")[2])
         progress.failed[slot.job.episode_id] = FailedEpisode(job=slot.job, reason=reason, num_events=num_events)
 

@@ -351,3 +351,18 @@ def test_misuse_of_an_environment_is_raised_and_not_counted_as_a_failed_episode(
     beyond = EpisodeJob(episode_id="beyond", group_id="beyond", task_index=10**9, env_seed=0)
     with pytest.raises(EnvMisuseError, match="task_index 1000000000 is outside"):
         make_collector().collect([*make_jobs(2), beyond], SAMPLING)
+
+
+def _fail_with(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(("error", "is_traced"), [(ToolError("search is down"), False), (KeyError("lost"), True)])
+def test_only_a_fault_in_the_environments_own_code_is_logged_with_its_traceback(caplog, error, is_traced):
+    make_collector(tasks=Slow({1: _fail_with(error)}), step_retries=0).collect(make_jobs(2), SAMPLING)
+    (record,) = (record for record in caplog.records if "dropped" in record.message)
+    assert type(error).__name__ in record.message
+    assert bool(record.exc_info) is is_traced
