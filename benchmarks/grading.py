@@ -4,7 +4,7 @@ Every gold is graded against a right answer (the gold in another spelling), a wr
 malformed one (the right answer cut short). Both graders see the same pairs in the same run, in this process and its
 workers; math-verify is called as its documentation says, `verify(parse(gold), parse(answer))`.
 
-    python benchmarks/grading.py --data DIR        # or SRPO_DATA/math; it holds math500.jsonl, olympiadbench.json, minerva.json ...
+    python benchmarks/grading.py --data DIR        # or SRPO_DATA/math; DIR holds math500.jsonl, minerva.json ...
 """
 
 from __future__ import annotations
