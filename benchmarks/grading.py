@@ -10,6 +10,7 @@ workers; math-verify is called as its documentation says, `verify(parse(gold), p
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import random
@@ -93,7 +94,11 @@ def main() -> None:
     parser.add_argument("--max-rows", type=int, default=200, help="golds taken from each data set")
     args = parser.parse_args()
     if not args.data.is_dir():
-        raise SystemExit(f"no data in {args.data}: pass --data with a folder of math500.jsonl, olympiadbench.json, ...")
+        print(f"skipped: no data in {args.data}; pass --data with a folder of math500.jsonl, olympiadbench.json, ...")
+        return
+    if importlib.util.find_spec("math_verify") is None:
+        print("skipped: math-verify is not installed; pip install -e '.[bench]'")
+        return
     source = random.Random(0)
     total: dict[str, tuple[list[float], list[float]]] = {}
     print(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from srpo_train.config import Recipe
 
 
 def train(
@@ -34,4 +37,17 @@ def train(
 
     hide_transformers_progress()
     run_dir = run(resolved, resume=resume)
-    typer.echo(f"\nrun directory: {run_dir}\nreport:        {run_dir / 'report.md'}")
+    typer.echo(f"\n{_outcome(resolved, run_dir)}")
+    typer.echo(f"run directory: {run_dir}\nreport:        {run_dir / 'report.md'}")
+
+
+def _outcome(recipe: Recipe, run_dir: Path) -> str:
+    """Say how far the run is, and what it changed on held-out tasks."""
+    from srpo_train.metrics import read_metrics, series
+
+    num_steps = recipe.train.num_steps
+    done = f"{recipe.name} is complete: {num_steps} of {num_steps} training steps (train.num_steps goes further)"
+    steps, accuracy = series(read_metrics(run_dir), "eval/accuracy")
+    if len(steps) < 2:
+        return done
+    return f"{done}\nheld-out accuracy {accuracy[0]:.3f} at step {steps[0]}, {accuracy[-1]:.3f} at step {steps[-1]}"
