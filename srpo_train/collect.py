@@ -33,6 +33,10 @@ from srpo_train.workers import StepWorkers
 
 logger = logging.getLogger(__name__)
 
+# A retriever or sandbox that restarts needs a moment; the pauses count against the step's time limit.
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+
 _MISUSE = (EnvMisuseError, MemberMismatchError)
 """An environment driven wrongly: every episode would meet it, and none should be dropped for it."""
 
@@ -61,6 +65,8 @@ class FailedEpisode:
     """What went wrong, in one line."""
     num_events: int
     """Events that had been completed."""
+    is_unanswerable: bool = False
+    """The team brought itself where no policy can answer, such as a prompt beyond the context; not bad surroundings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,14 +249,24 @@ class Collector:
                 del progress.moving[key]
                 self._workers.replace_one()
                 # The hung thread still holds this environment, so it is never used again.
-                self._fail(slot, f"environment step took over {self._step_timeout_s:g} s", progress, None)
+                self._fail(slot, f"environment step took over {self._step_timeout_s:g} s", progress)
 
-    def _fail(self, slot: _Slot, reason: str, progress: _Progress, error: BaseException | None) -> None:
+    def _fail(
+        self,
+        slot: _Slot,
+        reason: str,
+        progress: _Progress,
+        error: BaseException | None = None,
+        *,
+        is_unanswerable: bool = False,
+    ) -> None:
         # The reason says all about failed surroundings; anything else may be a fault of the environment's own code.
         trace = None if isinstance(error, SurroundingsError) else error
         logger.warning("episode %s dropped: %s", slot.job.episode_id, reason, exc_info=trace)
         num_events = 0 if slot.pending is None else int(slot.pending.event_id.rpartition("/e")[2])
-        progress.failed[slot.job.episode_id] = FailedEpisode(job=slot.job, reason=reason, num_events=num_events)
+        progress.failed[slot.job.episode_id] = FailedEpisode(
+            job=slot.job, reason=reason, num_events=num_events, is_unanswerable=is_unanswerable
+        )
 
     # --- generation -----------------------------------------------------------------------------------------------
 
@@ -275,7 +291,7 @@ class Collector:
         """Sample one batch; responses that the engine gave up are asked for again, with their own seed."""
         answers = {answer.request_id: answer for answer in self._engines[policy_id].generate(requests, sampling)}
         for _ in range(self._step_retries):
-            aborted = [request for request in requests if answers[request.request_id].finish_reason == "abort"]
+            aborted = [request for request in requests if _is_worth_a_retry(answers[request.request_id])]
             if not aborted:
                 break
             answers.update((a.request_id, a) for a in self._engines[policy_id].generate(aborted, sampling))
@@ -286,9 +302,9 @@ class Collector:
         assert active is not None
         outputs = [_output(active, member, *answers[_request_id(active, member)]) for member in active.members]
         if aborted := [output.member_index for output in outputs if output.finish_reason == "abort"]:
-            reason = answers[_request_id(active, active.members[aborted[0]])][1].abort_reason
-            message = f"event {active.event_id!r}: the engine gave up member_index {aborted} ({reason})"
-            self._fail(slot, message, progress, None)
+            first = answers[_request_id(active, active.members[aborted[0]])][1]
+            reason = f"event {active.event_id!r}: the engine gave up member_index {aborted} ({first.abort_reason})"
+            self._fail(slot, reason, progress, is_unanswerable=first.is_hopeless)
             self._idle_envs.append(slot.env)
             return
         env = slot.env
@@ -334,13 +350,19 @@ def _reset_call(env: SetEnv, job: EpisodeJob) -> Callable[[], ActiveSet]:
     return lambda: env.reset(seed=job.env_seed, options=options)
 
 
+def _is_worth_a_retry(answer: Generation) -> bool:
+    return answer.finish_reason == "abort" and not answer.is_hopeless
+
+
 def _with_retries(call: Callable[[], ActiveSet | None], retries: int) -> ActiveSet | None:
     """A failed transition leaves the environment at the same pending event, so the same call may be made again."""
-    for _ in range(retries):
+    for attempt in range(retries):
         try:
             return call()
         except SurroundingsError as error:
-            logger.info("environment step failed, trying again: %s", error)
+            pause_s = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+            logger.info("environment step failed, trying again in %g s: %s", pause_s, error)
+            time.sleep(pause_s)
     return call()
 
 

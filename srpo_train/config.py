@@ -154,7 +154,7 @@ class ObjectiveConfig(_Section):
     """The objective: a preset, and the choices that differ from it. A key left out keeps the preset's value."""
 
     preset: str = "srpo"
-    """Named objective, one of `srpo_train.objective.PRESETS`."""
+    """Named objective, one of `srpo_train.objective.PRESETS`; `ppo` needs a critic and a loop of your own."""
     estimator: str | None = None
     """Advantage estimator."""
     group_key: Annotated[tuple[str, ...], Strict(False)] | None = None

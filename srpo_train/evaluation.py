@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from srpo_envs.core import SetEnv
@@ -38,7 +38,8 @@ def evaluate(
     """Sample every task k times and score the answers.
 
     The same tasks, samples and seeds are used at every call, so that two evaluations of one run differ by the weights
-    alone. An episode lost to broken surroundings says nothing about the policy: it is left out and counted.
+    alone. An episode lost to broken surroundings says nothing about the policy: it is left out and counted. One that
+    the team itself brought beyond the model's context is wrong: leaving it out would reward long-windedness.
 
     Args:
         collector: Drives the evaluation environment.
@@ -59,7 +60,8 @@ def evaluate(
         for sample in range(samples_per_task)
     ]
     rollout = collector.collect(jobs, sampling, on_progress)
-    scores = summarize(rollout.episodes, "eval") | score_samples(rollout.episodes)
+    unanswered = [failed.job.group_id for failed in rollout.failed if failed.is_unanswerable]
+    scores = summarize(rollout.episodes, "eval") | score_samples(rollout.episodes, unanswered)
     scores["eval/num_failed_episodes"] = float(len(rollout.failed))
     return Evaluation(metrics=scores, episodes=rollout.episodes, rollout=rollout)
 
@@ -76,21 +78,28 @@ def require_tasks(env: SetEnv, num_tasks: int) -> None:
         )
 
 
-def score_samples(episodes: tuple[Episode, ...]) -> dict[str, float]:
-    """Return Avg@k, Pass@k and the token-normalised utility (eq. 9) of episodes grouped by task.
+def score_samples(episodes: Sequence[Episode], unanswered: Sequence[str] = ()) -> dict[str, float]:
+    """Return accuracy, Avg@k, Pass@k and the token-normalised utility (eq. 9) of episodes grouped by task.
 
     Avg@k is the mean over tasks of the share of correct samples, Pass@k the share of tasks with at least one.
+
+    Args:
+        episodes: Finished samples.
+        unanswered: Group of each further sample in which no answer could be given; wrong.
     """
-    by_task: dict[str, list[Episode]] = defaultdict(list)
+    by_task: dict[str, list[bool]] = defaultdict(list)
     for episode in episodes:
-        by_task[episode.group_id].append(episode)
-    shares = [sum(map(is_correct, samples)) / len(samples) for samples in by_task.values()]
-    if not shares:
+        by_task[episode.group_id].append(is_correct(episode))
+    for group_id in unanswered:
+        by_task[group_id].append(False)
+    if not by_task:
         return {}
+    shares = [sum(samples) / len(samples) for samples in by_task.values()]
+    correct, num_samples = sum(map(sum, by_task.values())), sum(map(len, by_task.values()))
     # Eq. 9 counts the tokens of a task once per sample, so that U_tok is correct samples per million tokens.
     tokens = sum(episode.num_tokens for episode in episodes)
-    correct = sum(map(is_correct, episodes))
     return {
+        "eval/accuracy": correct / num_samples,
         "eval/avg_at_k": sum(shares) / len(shares),
         "eval/pass_at_k": sum(share > 0 for share in shares) / len(shares),
         "eval/utility": 1e6 * correct / tokens if tokens else 0.0,

@@ -17,7 +17,7 @@ import torch
 
 import srpo_envs
 from srpo_envs.core import SetEnv
-from srpo_envs.errors import CheckpointError
+from srpo_envs.errors import CheckpointError, ConfigError
 from srpo_envs.records import Episode, write_episodes
 from srpo_train.checkpoint import CheckpointStore
 from srpo_train.collect import Collector, Rollout, derive_seed
@@ -81,6 +81,11 @@ class Trainer:
         self._order = TaskOrder(env.tasks.num_tasks, recipe.seed)
         roles = recipe.role_map(env.roles)
         self._objective = recipe.objective.build()
+        if self._objective.advantage.estimator == "gae":
+            raise ConfigError(
+                f"objective.preset = {recipe.objective.preset!r}: its advantages need a critic, which this loop "
+                "does not train; use it in a loop of your own, or choose another preset"
+            )
         self._team = Team.load(recipe.policy_specs(checkpoint.path if checkpoint else None), roles)
         self._learner = Learner(
             self._team.policies,
@@ -135,7 +140,7 @@ class Trainer:
         recipe, step, begun = self.recipe, self._step, time.monotonic()
         jobs = step_jobs(
             self._order,
-            step=step,
+            step=step + 1,
             prompts_per_step=recipe.rollout.prompts_per_step,
             group_size=recipe.rollout.group_size,
             seed=recipe.seed,
@@ -156,7 +161,7 @@ class Trainer:
 
     def _update(self, experience: Experience, step: int) -> dict[str, float]:
         if not experience.batch.num_events:
-            logger.warning("step %d: no complete event to train on; the weights stay as they are", step)
+            logger.warning("step %d: no complete event to train on; the weights stay as they are", step + 1)
             return {}
         metrics = self._learner.update(experience.batch, step=step, seed=derive_seed(self.recipe.seed, "deal", step))
         for policy in self._team:

@@ -64,7 +64,7 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "rollout/event_completeness",
         "share",
-        "Events whose every announced member answered; only these are trained on.",
+        "Events whose every announced member answered; an episode whose surroundings fail is dropped whole, not here.",
     ),
     Metric("rollout/num_incomplete_events", "events", "Events dropped because a member is missing or was aborted."),
     Metric("rollout/num_episodes", "episodes", "Episodes that came to an end."),
@@ -81,7 +81,11 @@ TABLE: tuple[Metric, ...] = (
         "Questions whose episodes all have the same reward and so compare equal.",
     ),
     # how the update behaved
-    Metric("train/loss", "-", "Minus the objective of eq. 7, plus optional terms; mean over the step's updates."),
+    Metric(
+        "train/loss",
+        "-",
+        "Minus the objective of eq. 7 and its KL term; mean over updates. The first leaves the entropy bonus out.",
+    ),
     Metric(
         "train/grad_norm",
         "-",
@@ -144,7 +148,7 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "eval/num_failed_episodes",
         "episodes",
-        "Episodes dropped because their surroundings failed; neither right nor wrong.",
+        "Episodes dropped: not scored where surroundings failed, wrong where a prompt outgrew the model's context.",
     ),
     Metric("eval/num_tokens", "tokens", "Sampled tokens."),
     Metric("eval/num_calls", "calls", "Policy calls."),

@@ -38,12 +38,13 @@ class TaskOrder:
 def step_jobs(order: TaskOrder, *, step: int, prompts_per_step: int, group_size: int, seed: int) -> list[EpisodeJob]:
     """Return the episodes of one training step: `group_size` rollouts of each of `prompts_per_step` tasks.
 
-    A group shares task and environment seed; its members differ by their episode id, which decides their sampling.
+    Steps count from 1, as everywhere a person sees them. A group shares task and environment seed; its members differ
+    by their episode id, which decides their sampling.
     """
     jobs = []
     for prompt in range(prompts_per_step):
         group_id = f"step{step}/p{prompt}"
-        task_index = order.task_at(step * prompts_per_step + prompt)
+        task_index = order.task_at((step - 1) * prompts_per_step + prompt)
         env_seed = derive_seed(seed, "env", group_id)
         jobs += [
             EpisodeJob(episode_id=f"{group_id}/g{member}", group_id=group_id, task_index=task_index, env_seed=env_seed)

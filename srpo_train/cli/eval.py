@@ -83,7 +83,10 @@ def _choose_world(policies: PolicySource, env_id: str, arguments: dict[str, obje
     if env_id:
         return EnvConfig(id=env_id, kwargs=arguments)
     if policies.recipe is None:
-        raise ConfigError(f"--env: {policies.name!r} is a model and knows no environment; `srpo envs` lists them")
+        raise ConfigError(
+            f"--env: {policies.name!r} is not the directory of a run, and a model knows no environment; "
+            "`srpo envs` lists them"
+        )
     own = policies.recipe.eval_env
     return EnvConfig(id=own.id, kwargs={**own.kwargs, **arguments})
 

@@ -85,6 +85,8 @@ class Generation:
     """Version of the weights that sampled it."""
     abort_reason: str = ""
     """Why the engine gave this request up; empty unless ``finish_reason`` is ``abort``."""
+    is_hopeless: bool = False
+    """An aborted request that would be given up again, such as a prompt longer than the context: do not retry it."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds by name."""
 

@@ -111,7 +111,6 @@ class TransformersEngine:
                 f"the prompt has {len(prompt)} tokens, the context of policy {self.policy_id!r} holds "
                 f"{self._context_length} with at least one to sample"
             )
-            logger.warning("request %r aborted: %s", request.request_id, reason)
             return Generation(
                 request_id=request.request_id,
                 text="",
@@ -120,6 +119,7 @@ class TransformersEngine:
                 logprobs=(),
                 finish_reason="abort",
                 abort_reason=reason,
+                is_hopeless=True,
                 policy_version=self._policy.version,
                 timings=timings,
             )

@@ -98,6 +98,28 @@ def test_an_episode_lost_to_its_surroundings_is_left_out_and_counted(make_collec
     assert result.metrics["eval/avg_at_k"] == pytest.approx((1 + 1 + 0.5) / 3)
 
 
+def test_an_episode_brought_beyond_the_context_is_wrong(make_collector):
+    collector, engine = make_collector()
+    generate = engine.generate
+
+    def with_a_full_context(requests, sampling):
+        answers = generate(requests, sampling)
+        return [
+            dataclasses.replace(answer, finish_reason="abort", is_hopeless=True)
+            if "t0/k1" in request.request_id
+            else answer
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    engine.generate = with_a_full_context
+    metrics = run(collector).metrics
+    # Task 0 has one right sample and one without an answer, task 2 two right ones, tasks 1 and 3 one of two.
+    assert metrics["eval/avg_at_k"] == pytest.approx((0.5 + 0.5 + 1 + 0.5) / 4)
+    assert metrics["eval/accuracy"] == 5 / 8
+    assert metrics["eval/num_failed_episodes"] == 1
+    assert engine.num_calls == 1  # no retry of what would be given up again
+
+
 def test_every_metric_is_in_the_table(make_collector):
     collector, _ = make_collector()
     for name in run(collector).metrics:

@@ -105,6 +105,12 @@ def test_a_longer_run_continues_a_finished_one(whole_run, tmp_path):
     assert _numbers(first) == _numbers(whole_run)
 
 
+def test_an_objective_that_needs_a_critic_is_refused_before_anything_is_sampled(tmp_path):
+    with pytest.raises(ConfigError, match="need a critic"):
+        train(small_recipe(tmp_path, "objective.preset=ppo"))
+    assert not (tmp_path / "tiny-arithmetic" / "metrics.jsonl").exists()
+
+
 def test_another_seed_gives_another_run(whole_run, tmp_path):
     other = train(small_recipe(tmp_path, "seed=1", "train.num_steps=1"))
     assert _numbers(other)[1] != _numbers(whole_run)[1]

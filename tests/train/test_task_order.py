@@ -34,7 +34,7 @@ def test_a_group_shares_task_and_world_but_no_id():
 
 
 def test_a_task_repeated_within_a_step_makes_two_groups():
-    jobs = step_jobs(TaskOrder(1, 0), step=0, prompts_per_step=2, group_size=1, seed=0)
+    jobs = step_jobs(TaskOrder(1, 0), step=1, prompts_per_step=2, group_size=1, seed=0)
     assert jobs[0].task_index == jobs[1].task_index == 0
     assert jobs[0].group_id != jobs[1].group_id
     assert jobs[0].env_seed != jobs[1].env_seed
@@ -42,5 +42,5 @@ def test_a_task_repeated_within_a_step_makes_two_groups():
 
 def test_steps_walk_through_an_epoch_without_repeating_a_task():
     order = TaskOrder(6, 2)
-    steps = [step_jobs(order, step=step, prompts_per_step=2, group_size=1, seed=0) for step in range(3)]
+    steps = [step_jobs(order, step=step, prompts_per_step=2, group_size=1, seed=0) for step in (1, 2, 3)]
     assert sorted(job.task_index for jobs in steps for job in jobs) == list(range(6))
