@@ -70,11 +70,13 @@ class _EpisodeState:
         "setup_calls",
         "state_id",
         "task",
+        "task_record",
         "turn",
     )
 
     def __init__(self, task: Task, seed: int, episode_id: str, group_id: str) -> None:
         self.task = task
+        self.task_record: dict[str, Any] = {}  # the task as JSON values, once it is known to have them
         self.seed = seed
         self.episode_id = episode_id
         self.group_id = group_id
@@ -313,7 +315,7 @@ class SetEnv:
             env_id=self._name,
             env_kwargs=frozen_json(self.env_kwargs),
             seed=state.seed,
-            task=state.task.to_dict(),
+            task=state.task_record,
             task_id=state.task.task_id,
             group_id=state.group_id,
             events=with_returns(state.events) if outcome else tuple(state.events),
@@ -392,7 +394,7 @@ class SetEnv:
         """Run the schedule to its first ask, with the setup calls of a record when one is replayed."""
         state = self._require_state()
         try:
-            task = state.task.to_dict()
+            state.task_record = state.task.to_dict()
             running = self.schedule(state.task)
             if not isinstance(running, Generator):
                 raise ScheduleError(f"{self._name}: schedule() must be a generator; announce sets with yield")
@@ -408,7 +410,7 @@ class SetEnv:
             self.close()
             raise
         state.setup_calls = state.call_log.take()
-        state.state_id = initial_state_id(self._name, task, state.seed, state.setup_calls)
+        state.state_id = initial_state_id(self._name, state.task_record, state.seed, state.setup_calls)
         return self._announce(ask)
 
     def _advance(self, replies: list[Reply] | None) -> Ask | Outcome:
