@@ -98,6 +98,8 @@ def test_ctrl_c_ends_a_command_with_130_and_no_traceback() -> None:
         text=True,
         cwd=ROOT,
         env={"PYTHONUNBUFFERED": "1", "PATH": "/usr/bin:/bin"},
+        # Whoever runs the tests in the background has interrupts ignored, and a child would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
     for line in process.stdout:
