@@ -114,10 +114,6 @@ class EventBatch:
         """[M] int64, the event of each row."""
         return torch.tensor([row.event_index for row in self.rows], dtype=torch.int64)
 
-    def event_name(self, index: int) -> str:
-        """How reports call an event."""
-        return self.event_ids[index] if self.event_ids is not None else f"#{index}"
-
     def select(self, events: Sequence[int]) -> EventBatch:
         """Keep these events, in this order, with all their rows in the order they have."""
         position = {event: index for index, event in enumerate(events)}
