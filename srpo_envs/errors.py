@@ -82,6 +82,10 @@ class UnreadableGoldError(DatasetError):
     """A gold answer cannot be read by the grader, so no reward could ever be right."""
 
 
+class CorpusError(DatasetError):
+    """A corpus cannot be read: a row is damaged, or an id is missing or used twice; names file and line."""
+
+
 # --- surroundings -------------------------------------------------------------------------------------------------
 
 
@@ -93,12 +97,27 @@ class ToolError(SurroundingsError):
     """A tool call (retrieval, code execution) failed after its retries."""
 
 
+class RetrieverError(ToolError):
+    """A retriever failed after its retries, or answered with something unusable."""
+
+
 class GraderUnavailableError(SurroundingsError):
     """The grading worker pool cannot be started or kept alive."""
 
 
 class EngineError(SurroundingsError):
     """A generation engine failed or answered with something unusable."""
+
+
+# --- retrieval ----------------------------------------------------------------------------------------------------
+
+
+class SearchIndexError(SrpoError, ValueError):
+    """An index is missing, damaged, of an unknown kind, or was built from another corpus or with other settings."""
+
+
+class JavaRuntimeError(SrpoError, RuntimeError):
+    """No Java runtime that can run Lucene was found; the message says what was looked for and how to get one."""
 
 
 # --- training -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Search engines behind one protocol: BM25 (embedded), Lucene, dense, hybrid, a server and its client."""
