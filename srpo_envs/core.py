@@ -46,7 +46,7 @@ from srpo_envs.recording import (
     with_returns,
 )
 from srpo_envs.records import ActiveSet, Episode, Event, MemberOutput, StepResult, ToolCall, frozen_json
-from srpo_envs.schedule import Ask, Outcome, Reply, Role, Schedule, index_roles
+from srpo_envs.schedule import Ask, Outcome, Reply, Role, Schedule, checked_info, index_roles
 from srpo_envs.tasks.base import Task, TaskFamily
 
 _SEED_BOUND = 2**53  # JSON readers that hold numbers as 64-bit floats keep such a seed exact
@@ -154,7 +154,8 @@ class SetEnv:
             seats: The seats that answer, instead of the first `count`.
             event_type: Kind of decision for comparison groups; the role's name when omitted.
             state: The pre-action state in a few words, for the audit table.
-            context: Values for the prompt's placeholders: texts, or replies, which the task family writes.
+            context: Values for the prompt's placeholders: texts, or replies, which the task family writes. A prompt may
+                also name its member's own ``$seat``, counted from 1.
 
         Raises:
             ScheduleError: an unknown role or seat, an empty set, or a placeholder without a value.
@@ -168,8 +169,9 @@ class SetEnv:
                 f"role {role!r}: expected distinct seats in 0..{spec.seats - 1}, got {list(chosen)}; "
                 f"raise Role.seats or ask fewer"
             )
-        prompt = self._templates[role].fill(self._prompt_values(context))
-        return Ask(event_type or role, tuple((spec, seat, prompt) for seat in chosen), state)
+        values = self._prompt_values(context)
+        prompts = self._prompts(self._templates[role], values, chosen)
+        return Ask(event_type or role, tuple(zip([spec] * len(chosen), chosen, prompts, strict=True)), state)
 
     def outcome(self, final: Reply, **info: Any) -> Outcome:
         """Grade the final reply and return the episode's outcome; a malformed reply earns 0."""
@@ -213,6 +215,11 @@ class SetEnv:
         if state.events or state.pending:
             state.turn += 1
         return state.turn
+
+    @property
+    def turn(self) -> int:
+        """Index of the current turn, from 0."""
+        return self._require_state().turn
 
     @property
     def rng(self) -> np.random.Generator:
@@ -390,6 +397,13 @@ class SetEnv:
             values[key] = value if isinstance(value, str) else self.context(value)
         return values
 
+    @staticmethod
+    def _prompts(template: PromptTemplate, values: dict[str, str], seats: Sequence[int]) -> list[str]:
+        """One prompt per seat; a template that does not name its seat is filled once."""
+        if "seat" not in template.names:
+            return [template.fill(values)] * len(seats)
+        return [template.fill({**values, "seat": str(seat + 1)}) for seat in seats]
+
     def _begin(self, recorded: Iterable[ToolCall] | None = None) -> ActiveSet:
         """Run the schedule to its first ask, with the setup calls of a record when one is replayed."""
         state = self._require_state()
@@ -427,7 +441,7 @@ class SetEnv:
                 ) from None
             if not math.isfinite(asked.reward):
                 raise ScheduleError(f"{self._name}: the team reward is {asked.reward!r}; it must be finite") from None
-            return Outcome(float(asked.reward), frozen_json(asked.info), asked.is_truncated)
+            return Outcome(float(asked.reward), checked_info(asked.info), asked.is_truncated)
         if not isinstance(asked, Ask):
             raise ScheduleError(f"{self._name}: the schedule yielded {asked!r}; yield self.ask(...)")
         return asked

@@ -225,6 +225,24 @@ def parse_answer(text: str) -> Parsed | Malformed:
     return _after_think_block(text, "answer", other="search")
 
 
+def parse_step(text: str) -> Parsed | Malformed:
+    """Read the response of an agent that searches and answers by itself: a think block, then one tag of either kind.
+
+    Args:
+        text: the whole response.
+
+    Returns:
+        `Parsed(("search", query))` or `Parsed(("answer", answer))`, or why there is neither.
+    """
+    for tag, reader in (("search", parse_search), ("answer", parse_answer)):
+        if isinstance(step := reader(text), Parsed):
+            return Parsed((tag, step.value))
+    visible = text.rpartition("</think>")[2]
+    reason = parse_answer(text) if "<answer>" in visible else parse_search(text)
+    assert isinstance(reason, Malformed)
+    return Malformed("neither search nor answer tag") if reason.reason == "no search tag" else reason
+
+
 def _decision(text: str, tag: str, noun: str) -> Parsed | Malformed:
     """Read the one tag of a response in which thinking is optional; a tag inside thinking decides nothing."""
     block = _only_block(text, tag, noun)

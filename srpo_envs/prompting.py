@@ -12,6 +12,9 @@ from collections.abc import Mapping
 
 from srpo_envs.errors import ScheduleError, UnknownIdError, near_miss
 
+ALWAYS_GIVEN = ("question", "seat")
+"""Placeholders every prompt may use and none has to: the task's question, and the member's seat counted from 1."""
+
 _PLACEHOLDER = re.compile(r"\$(?:(\$)|([a-z_]+)|\{([a-z_]+)\})")
 
 
@@ -40,7 +43,7 @@ class PromptTemplate:
 
         Raises:
             ScheduleError: a placeholder has no value, or a value has no placeholder (a part of the state the
-                role would silently not see); ``question`` alone may go unused.
+                role would silently not see); those of `ALWAYS_GIVEN` may go unused.
         """
         try:
             inserted = [values[name] for name in self.names]
@@ -48,7 +51,7 @@ class PromptTemplate:
             raise ScheduleError(
                 f"prompt placeholder ${error.args[0]} has no value{near_miss(error.args[0], values)}"
             ) from None
-        if unused := set(values) - set(self.names) - {"question"}:
+        if unused := set(values) - set(self.names) - set(ALWAYS_GIVEN):
             raise ScheduleError(
                 f"the ask gives {sorted(unused)}, which the prompt does not use{near_miss(min(unused), self.names)}"
             )

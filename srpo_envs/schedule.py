@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from srpo_envs.errors import ScheduleError, near_miss
 from srpo_envs.parsing import Malformed, Parsed
+from srpo_envs.records import frozen_json
 
 if TYPE_CHECKING:
     from srpo_envs.tasks.base import TaskFamily
 
 
 _ROLE_NAME = re.compile(r"[a-z]+\Z")
+_METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +115,30 @@ class Outcome:
     reward: float
     """The team reward."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """JSON values for people and metrics: answer, correct, ..."""
+    """JSON values for people: answer, correct, ... Under ``metrics`` numbers by name, which a trainer averages over
+    episodes and logs as ``env/<name>``."""
     is_truncated: bool = False
     """The schedule ran into its own limit without reaching an outcome."""
 
 
 Schedule = Generator[Ask, list[Reply], Outcome]
 """What `SetEnv.schedule` returns: asks out, replies in, an outcome at the end."""
+
+
+def checked_info(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an outcome's ``info`` as frozen JSON values.
+
+    Raises:
+        ScheduleError: ``metrics`` is not a mapping of plain names to numbers.
+        RecordError: something in it has no place in JSON.
+    """
+    frozen: dict[str, Any] = frozen_json(info)
+    metrics = frozen.get("metrics", {})
+    if not isinstance(metrics, Mapping) or not all(
+        _METRIC_NAME.match(name) and isinstance(value, (int, float)) for name, value in metrics.items()
+    ):
+        raise ScheduleError(f"info['metrics']: expected numbers by names such as 'num_turns', got {metrics!r:.200}")
+    return frozen
 
 
 def index_roles(

@@ -37,7 +37,7 @@ class Metric:
     """
 
     name: str
-    """Stable key; ``{role}``, ``{policy}`` and ``{event_type}`` stand for a name, ``{k}`` for a cardinality."""
+    """Stable key; ``{role}``, ``{policy}``, ``{metric}`` and ``{event_type}`` stand for a name, ``{k}`` for a cardinality."""
     unit: str
     """What one is."""
     meaning: str
@@ -80,6 +80,7 @@ TABLE: tuple[Metric, ...] = (
         "share",
         "Questions whose episodes all have the same reward and so compare equal.",
     ),
+    Metric("rollout/env/{metric}", "-", "What the workflow itself measures, see its page; mean over episodes."),
     # how the update behaved
     Metric(
         "train/loss",
@@ -153,6 +154,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("eval/num_tokens", "tokens", "Sampled tokens."),
     Metric("eval/num_calls", "calls", "Policy calls."),
     Metric("eval/num_tool_calls", "calls", "Tool calls."),
+    Metric("eval/env/{metric}", "-", "What the workflow itself measures, see its page; mean over episodes."),
     # clocks
     Metric("time/generate_s", "s", "Generating the step's responses."),
     Metric("time/env_s", "s", "Waiting for environments."),

@@ -29,6 +29,7 @@ def summarize(episodes: Sequence[Episode], prefix: str) -> dict[str, float]:
         "num_tokens": sum(episode.num_tokens for episode in episodes),
         "num_calls": sum(episode.num_calls for episode in episodes),
         "num_tool_calls": sum(episode.num_tool_calls for episode in episodes),
+        **{f"env/{name}": _mean(found) for name, found in _env_metrics(episodes).items()},
     }
     return _named(values, prefix)
 
@@ -52,6 +53,15 @@ def summarize_rollout(episodes: Sequence[Episode]) -> dict[str, float]:
         **{f"cut_rate/{role}": _mean([m.finish_reason == "length" for m in ms]) for role, ms in by_role.items()},
     }
     return summarize(episodes, "rollout") | _named(values, "rollout")
+
+
+def _env_metrics(episodes: Sequence[Episode]) -> dict[str, list[float]]:
+    """What the workflow itself measured, by name; an episode it says nothing of does not count."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for episode in episodes:
+        for name, value in episode.info.get("metrics", {}).items():
+            found[name].append(value)
+    return dict(sorted(found.items()))
 
 
 def _zero_variance_share(episodes: Sequence[Episode]) -> float:

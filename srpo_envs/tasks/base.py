@@ -11,6 +11,7 @@ from srpo_envs.parsing import Malformed, Parsed
 from srpo_envs.records import frozen_json
 
 if TYPE_CHECKING:
+    from srpo_envs.evidence import ShownEvidence
     from srpo_envs.schedule import Reply
 
 
@@ -30,6 +31,11 @@ class Task:
     """The answer the family grades against, as JSON values."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """Source, level and whatever else a report may want."""
+
+    @property
+    def golds(self) -> tuple[str, ...]:
+        """The answers that count as right, as texts: a gold that is one value, or each of several."""
+        return tuple(map(str, self.gold)) if isinstance(self.gold, (list, tuple)) else (str(self.gold),)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the task as JSON values."""
@@ -97,4 +103,17 @@ class TaskFamily(Protocol):
 
     def render_context(self, replies: Sequence[Reply]) -> str:
         """Write the team's committed replies as the context part of a prompt; no replies give the empty context."""
+        ...
+
+
+class SearchTaskFamily(TaskFamily, Protocol):
+    """A task family whose questions are answered from retrieved passages."""
+
+    @property
+    def default_retriever(self) -> str:
+        """Name of the search engine that holds what its questions ask for, for `srpo_envs.search.open_retriever`."""
+        ...
+
+    def render_evidence(self, evidence: ShownEvidence) -> str:
+        """Write what was found so far as the history part of a prompt; never called before the first turn is over."""
         ...

@@ -7,16 +7,21 @@ from srpo_envs.registry import NAMESPACE, Pairing, register
 FAMILIES = {
     "Arithmetic": "srpo_envs.tasks.arithmetic:Arithmetic",
     "Math": "srpo_envs.tasks.math_problems:MathProblems",
+    "Village": "srpo_envs.tasks.village:Village",
 }
 """Task families by the first part of a name."""
 
 _SOLVER_VERIFIER = "srpo_envs.workflows.solver_verifier:SolverVerifier"
+_SEARCH = "srpo_envs.workflows.search:Search"
 
 WORKFLOWS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
     "SingleAgent": ("srpo_envs.workflows.single_agent:SingleAgent", {}, ("Arithmetic", "Math")),
     "SolverVerifier": (_SOLVER_VERIFIER, {"variant": "mixed"}, ("Arithmetic", "Math")),
     "SolverVerifierFixed": (_SOLVER_VERIFIER, {"variant": "fixed"}, ("Arithmetic", "Math")),
     "SolverVerifierRouted": (_SOLVER_VERIFIER, {"variant": "routed"}, ("Arithmetic", "Math")),
+    "Search": (_SEARCH, {"variant": "routed"}, ("Village",)),
+    "SearchFixed": (_SEARCH, {"variant": "fixed"}, ("Village",)),
+    "SearchAgent": ("srpo_envs.workflows.search_agent:SearchAgent", {}, ("Village",)),
 }
 """By the last part of a name: class, arguments the name fixes, and the families it makes sense for."""
 

@@ -76,13 +76,14 @@ class SolverVerifier(SetEnv):
             (verdict,) = yield self.ask("verifier", state=_describe(drafts), context=self.context(drafts))
             if verdict.parsed == "approve":
                 break
-        if not drafts:
-            return self.truncate(stopped_by="max_rounds")
         is_approved = verdict is not None and verdict.parsed == "approve"
+        metrics = {"num_drafts": len(drafts), "num_malformed_drafts": _num_malformed(drafts), "approved": is_approved}
+        if not drafts:
+            return self.truncate(stopped_by="max_rounds", metrics=metrics)
         (final,) = yield self.ask(
             "aggregator", state="approved drafts" if is_approved else "unapproved drafts", context=self.context(drafts)
         )
-        return self.outcome(final, stopped_by="approval" if is_approved else "max_rounds")
+        return self.outcome(final, stopped_by="approval" if is_approved else "max_rounds", metrics=metrics)
 
     def _draft(self, drafts: list[Reply], verdict: Reply | None) -> Generator[Ask, list[Reply], list[Reply]]:
         """One draft event; nobody is activated when the router's choice is malformed."""
@@ -102,6 +103,10 @@ class SolverVerifier(SetEnv):
                 "solver", seats=seats, event_type="revision" if drafts else "solver", state=state, context=context
             )
         )
+
+
+def _num_malformed(drafts: list[Reply]) -> int:
+    return sum(not draft.is_valid for draft in drafts)
 
 
 def _describe(drafts: list[Reply]) -> str:

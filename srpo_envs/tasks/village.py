@@ -1,0 +1,225 @@
+"""A village of invented people: a world to search in that suits a model of a hundred thousand parameters.
+
+Everybody has a friend, a teacher, a boss and an age, and each of these facts is one passage. Questions need one query,
+two queries one after the other (``Name the friend of the boss of Bako.``), two at once (``Who is older, Bako or
+Demi?``) or two at once twice. The world is the same for everyone, so that its corpus can ship (`passages`, registered
+as ``bm25:village``); only the questions vary.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from srpo_envs.evidence import ShownEvidence
+from srpo_envs.grading import score_qa
+from srpo_envs.parsing import parse_answer
+from srpo_envs.prompting import load_prompt
+from srpo_envs.schedule import Reply
+from srpo_envs.search import Passage
+from srpo_envs.tasks.base import Task
+
+Split = Literal["train", "test"]
+Kind = Literal["lookup", "chain", "pair", "pair_of_chains"]
+
+NUM_PEOPLE = 200
+PERSON_RELATIONS = ("friend", "teacher", "boss")
+"""Relations whose value is another person."""
+RELATIONS = (*PERSON_RELATIONS, "age")
+"""Everything that is known of somebody."""
+
+LEVELS: dict[int, tuple[Kind, ...]] = {
+    1: ("lookup",),
+    2: ("lookup", "chain"),
+    3: ("lookup", "chain", "pair"),
+    4: ("lookup", "chain", "pair", "pair_of_chains"),
+}
+"""Kinds of questions, by level; a level asks its kinds equally often."""
+
+_WORLD_SEED = 7
+_TEST_SHARE = 10  # one question in ten is held out
+_MAX_NEW_TOKENS = {"router": 8, "searcher": 20, "verifier": 6, "answerer": 20, "agent": 20}
+
+
+class Village:
+    """Generated questions about the village, with train and test questions that never overlap.
+
+    The split of a question is decided by a digest of its text, so no seed, level or size can move it.
+
+    Args:
+        level: Kinds of questions, see `LEVELS`.
+        split: ``train`` or ``test``.
+        size: Number of tasks; indices beyond the number of distinct questions repeat questions.
+        seed: Another seed gives another list of questions about the same people.
+
+    Raises:
+        ValueError: an unknown level or split, or a size below 1.
+    """
+
+    parse_answer = staticmethod(parse_answer)
+    default_retriever = "bm25:village"
+
+    def __init__(self, level: int = 4, split: Split = "train", size: int | None = None, seed: int = 0) -> None:
+        if level not in LEVELS:
+            raise ValueError(f"level: expected one of {sorted(LEVELS)}, got {level!r}")
+        if split not in ("train", "test"):
+            raise ValueError(f"split: expected 'train' or 'test', got {split!r}")
+        self.level = level
+        self.split = split
+        self.num_tasks = size if size is not None else (8192 if split == "train" else 256)
+        if self.num_tasks < 1:
+            raise ValueError(f"size: expected at least 1, got {size}")
+        self.seed = seed
+        self.name = _name(level, split)
+
+    def task(self, index: int) -> Task:
+        """Return task `index`, 0 <= index < num_tasks."""
+        return _make_task(self.level, self.split, self.seed, index)
+
+    def prompt(self, role: str) -> str:
+        """Return the short template of a role."""
+        return load_prompt("village", role)
+
+    def stop(self, role: str) -> tuple[str, ...]:
+        """Return no stop text: responses end with the policy's own end-of-sequence token."""
+        return ()
+
+    def max_new_tokens(self, role: str) -> int:
+        """Return a limit that fits a well-formed response."""
+        return _MAX_NEW_TOKENS[role]
+
+    def grade(self, task: Task, answer: Any) -> float:
+        """Return 1.0 for the right name or number, else 0.0."""
+        return float(score_qa(str(answer), task.golds)[0])
+
+    def render_context(self, replies: Sequence[Reply]) -> str:
+        """Return nothing: what was found is told by `render_evidence`."""
+        return ""
+
+    def render_evidence(self, evidence: ShownEvidence) -> str:
+        """Write one line for each passage, a line for each query that brought none, and each verdict as its word."""
+        lines = []
+        for turn in evidence.turns:
+            for query in turn.queries:
+                lines += [passage.text for passage in query.passages] or ["nothing"]
+            lines += ["malformed"] * len(turn.malformed)
+            if turn.verdict is not None:
+                lines.append(turn.verdict.parsed)
+        return "".join("\n" + line for line in lines)
+
+
+# --- the world ----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def people() -> tuple[str, ...]:
+    """Return everybody's name; invented, short, and different under any stemmer."""
+    names = sorted({a + b + c + d for a in "BDFGKLMNPRTV" for b in "aeiou" for c in "bdfgklmnprtv" for d in "aiou"})
+    rng = np.random.default_rng(_WORLD_SEED)
+    return tuple(names[index] for index in sorted(rng.choice(len(names), NUM_PEOPLE, replace=False)))
+
+
+@functools.cache
+def facts() -> Mapping[str, Mapping[str, str]]:
+    """Return what is known of everybody: relation to value, by name."""
+    rng = np.random.default_rng([_WORLD_SEED, 1])
+    names = people()
+    known: dict[str, dict[str, str]] = {}
+    for index, name in enumerate(names):
+        others = [other for other in range(len(names)) if other != index]
+        chosen = rng.choice(others, len(PERSON_RELATIONS), replace=False)
+        known[name] = {relation: names[int(other)] for relation, other in zip(PERSON_RELATIONS, chosen, strict=True)}
+        known[name]["age"] = str(int(rng.integers(10, 100)))
+    return known
+
+
+def passages() -> list[Passage]:
+    """Return the corpus: one passage for each fact, titled with whom it is about."""
+    return [
+        Passage(id=f"{name}-{relation}", title=name, text=f"The {relation} of {name} is {value}.")
+        for name, known in facts().items()
+        for relation, value in known.items()
+    ]
+
+
+# --- questions ----------------------------------------------------------------------------------------------------
+
+
+def write_query(relation: str, name: str) -> str:
+    """Return the query that finds one fact."""
+    return f"{relation} of {name}"
+
+
+def split_of(question: str) -> Split:
+    """Return the split a question belongs to, from a digest of its text."""
+    digest = hashlib.blake2b(question.encode("utf-8"), digest_size=4).digest()
+    return "test" if int.from_bytes(digest, "big") % _TEST_SHARE == 0 else "train"
+
+
+# A rollout group asks for its task once per member, each in an environment of its own.
+@functools.lru_cache(maxsize=16_384)
+def _make_task(level: int, split: Split, seed: int, index: int) -> Task:
+    """Draw from the index's own stream until a question belongs to the split."""
+    rng = np.random.default_rng([seed, level, split == "test", index])
+    kind = LEVELS[level][index % len(LEVELS[level])]
+    while True:
+        question, gold, queries = _draw(kind, rng)
+        if split_of(question) == split:
+            info = {
+                "kind": kind,
+                "queries": queries,
+                "gold_passage_ids": [_passage_id(q) for q in itertools.chain(*queries)],
+            }
+            return Task(f"{_name(level, split)}/{index}", question, gold, info)
+
+
+def _name(level: int, split: Split) -> str:
+    return f"village-l{level}-{split}"
+
+
+def _passage_id(query: str) -> str:
+    relation, _, name = query.split()
+    return f"{name}-{relation}"
+
+
+def _draw(kind: Kind, rng: np.random.Generator) -> tuple[str, str, list[list[str]]]:
+    """Return a question, its answer, and the queries of each turn that find everything it needs."""
+    if kind == "lookup":
+        name, relation = _person(rng), RELATIONS[int(rng.integers(len(RELATIONS)))]
+        return f"Name the {relation} of {name}.", facts()[name][relation], [[write_query(relation, name)]]
+    if kind == "chain":
+        name, first = _person(rng), _relation(rng)
+        last = RELATIONS[int(rng.integers(len(RELATIONS)))]
+        middle = facts()[name][first]
+        queries = [[write_query(first, name)], [write_query(last, middle)]]
+        return f"Name the {last} of the {first} of {name}.", facts()[middle][last], queries
+    return _draw_pair(kind == "pair_of_chains", rng)
+
+
+def _draw_pair(is_chained: bool, rng: np.random.Generator) -> tuple[str, str, list[list[str]]]:
+    """Two people whose ages differ in the first digit, named or described by whom they are to somebody."""
+    while True:
+        names = [_person(rng), _person(rng)]
+        relations = [_relation(rng), _relation(rng)]
+        compared = [facts()[n][r] for n, r in zip(names, relations, strict=True)] if is_chained else names
+        ages = [facts()[name]["age"] for name in compared]
+        if ages[0][0] != ages[1][0] and len({*names, *compared}) == 2 + 2 * is_chained:
+            break
+    described = [f"the {r} of {n}" for n, r in zip(names, relations, strict=True)] if is_chained else names
+    lookups = [write_query("age", name) for name in compared]
+    steps = [[write_query(r, n) for n, r in zip(names, relations, strict=True)], lookups] if is_chained else [lookups]
+    older = compared[int(ages[1] > ages[0])]
+    return f"Who is older, {described[0]} or {described[1]}?", older, steps
+
+
+def _person(rng: np.random.Generator) -> str:
+    return people()[int(rng.integers(NUM_PEOPLE))]
+
+
+def _relation(rng: np.random.Generator) -> str:
+    return PERSON_RELATIONS[int(rng.integers(len(PERSON_RELATIONS)))]

@@ -1,0 +1,45 @@
+"""Single-agent search in the manner of Search-R1: one agent thinks, then either searches or answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from srpo_envs.evidence import Evidence, Turn
+from srpo_envs.parsing import parse_step
+from srpo_envs.schedule import Role, Schedule
+from srpo_envs.tasks.base import SearchTaskFamily, Task
+from srpo_envs.workflows.search_env import SearchEnv
+
+
+class SearchAgent(SearchEnv):
+    """One agent searches and answers by itself: every event has K = 1.
+
+    It has `max_turns` searches and one more step to answer in; a query in that last step, or a malformed text, ends the
+    episode as truncated. A malformed step before it is spent.
+
+    Args:
+        tasks: The task family.
+        search: Passed to `SearchEnv`: ``retriever``, ``top_k``, ``max_turns``, ``max_evidence_chars``, ``query_cost``
+            and its limits.
+    """
+
+    def __init__(self, tasks: SearchTaskFamily, **search: Any) -> None:
+        super().__init__(tasks, (Role.of(tasks, "agent", parse=parse_step),), **search)
+
+    def schedule(self, task: Task) -> Schedule:
+        """Think and search, or think and answer, until there is an answer."""
+        evidence, num_steps = Evidence(), self.max_turns + 1
+        for _ in range(num_steps):
+            self.begin_turn()
+            event_type = "continuation" if evidence.turns else "agent"
+            (step,) = yield self.ask_about("agent", evidence, event_type=event_type, num_steps=num_steps)
+            if not step.is_valid:
+                evidence = evidence.plus(Turn(malformed=(step,)))
+                continue
+            action, text = step.parsed
+            if action == "answer":
+                return self.conclude(task, evidence, dataclasses.replace(step, parsed=text), "answer")
+            if len(evidence.turns) < self.max_turns:
+                evidence = evidence.plus(Turn(results=self.look_up([(step.agent, text)])))
+        return self.conclude(task, evidence, None, "max_turns")
