@@ -120,6 +120,10 @@ class JavaRuntimeError(SrpoError, RuntimeError):
     """No Java runtime that can run Lucene was found; the message says what was looked for and how to get one."""
 
 
+class EncoderLoadError(SrpoError, OSError):
+    """An encoder's weights or tokenizer cannot be loaded; the message names the source and the remedy."""
+
+
 # --- training -----------------------------------------------------------------------------------------------------
 
 
