@@ -101,6 +101,10 @@ class RetrieverError(ToolError):
     """A retriever failed after its retries, or answered with something unusable."""
 
 
+class RequestRejectedError(RetrieverError, ValueError):
+    """A search server refuses a request as wrong and says why: a query too long, too many passages; no retry helps."""
+
+
 class GraderUnavailableError(SurroundingsError):
     """The grading worker pool cannot be started or kept alive."""
 
@@ -122,6 +126,10 @@ class JavaRuntimeError(SrpoError, RuntimeError):
 
 class EncoderLoadError(SrpoError, OSError):
     """An encoder's weights or tokenizer cannot be loaded; the message names the source and the remedy."""
+
+
+class MissingPackageError(SrpoError, ImportError):
+    """A package that no extra can bring is not installed; the message says how to install it."""
 
 
 # --- training -----------------------------------------------------------------------------------------------------

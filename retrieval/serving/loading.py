@@ -1,0 +1,93 @@
+"""A retriever that is opened in the background, so that its server answers while a large index loads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from srpo_envs.search import Passage, Retriever, search_all
+
+logger = logging.getLogger(__name__)
+
+Opener = Callable[[], Retriever]
+"""Opens a retriever; may take long."""
+State = Literal["loading", "ready", "failed"]
+
+PROGRESS_EVERY_S = 10.0
+
+
+class LoadingRetriever:
+    """Opens a retriever in a thread and is that retriever afterwards.
+
+    Args:
+        source: A retriever, or what opens one.
+        on_failure: Called in that thread when the retriever cannot be opened.
+    """
+
+    def __init__(self, source: Retriever | Opener, on_failure: Callable[[], None] = lambda: None) -> None:
+        self._source = source
+        self._on_failure = on_failure
+        self._retriever: Retriever | None = None
+        self.error: BaseException | None = None
+        """Why the retriever cannot be opened."""
+
+    @property
+    def state(self) -> State:
+        """How far it is."""
+        if self.error is not None:
+            return "failed"
+        return "loading" if self._retriever is None else "ready"
+
+    @property
+    def fingerprint(self) -> str:
+        """Corpus and settings of the index; empty while it loads or where the retriever has none."""
+        return str(getattr(self._retriever, "fingerprint", None) or "")
+
+    @property
+    def num_passages(self) -> int | None:
+        """How many passages the index holds, where that is known."""
+        return getattr(self._retriever, "num_passages", None)
+
+    def start(self) -> None:
+        """Begin to open."""
+        if not callable(self._source):
+            self._retriever = self._source
+            return
+        opening = threading.Thread(target=self._open, args=(self._source,), name="open-retriever", daemon=True)
+        opening.start()
+        threading.Thread(target=self._report, args=(opening,), name="report-opening", daemon=True).start()
+
+    def search(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
+        """Search, and check the answer.
+
+        Raises:
+            RetrieverError: the engine failed or answered with something else than it promises.
+        """
+        assert self._retriever is not None, "only asked when ready"
+        return search_all(self._retriever, queries, top_k)
+
+    def close(self) -> None:
+        """Close the retriever, where it can be closed."""
+        getattr(self._retriever, "close", lambda: None)()
+
+    def _open(self, opener: Opener) -> None:
+        start = time.monotonic()
+        try:
+            self._retriever = opener()
+        except BaseException as error:  # kept: /health tells it, and the server ends with it
+            self.error = error
+            logger.error("the retriever cannot be opened: %s: %s", type(error).__name__, error)
+            self._on_failure()
+            return
+        size = "" if self.num_passages is None else f" with {self.num_passages:,} passages"
+        logger.info("retriever%s ready after %.1f s", size, time.monotonic() - start)
+
+    def _report(self, opening: threading.Thread) -> None:
+        start = time.monotonic()
+        opening.join(PROGRESS_EVERY_S)
+        while opening.is_alive():
+            logger.info("opening the retriever, %.0f s so far", time.monotonic() - start)
+            opening.join(PROGRESS_EVERY_S)

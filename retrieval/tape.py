@@ -1,0 +1,213 @@
+"""Record what a retriever answers, and replay it: an experiment runs again without its search server.
+
+    RecordingRetriever(HttpRetriever(url), "run/search.jsonl")      # asks, and writes every new answer down
+    TapeRetriever.open("run/search.jsonl")                          # answers from the file alone
+
+A tape is a file of JSON lines: a header with the fingerprint of the index, then one line for each query and number of
+passages. A line is written by one system call and whole or not at all for every reader; the last one may be cut short
+by a crash, and is then left out and overwritten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from srpo_envs.errors import RecordError, RetrieverError, SchemaVersionError, SearchIndexError
+from srpo_envs.search import Passage, Retriever, search_all
+
+_KIND = "srpo-search-tape"
+_VERSION = 1
+
+
+class _Key(NamedTuple):
+    query: str
+    top_k: int
+
+
+_Answers = dict[_Key, tuple[Passage, ...]]
+
+
+class RecordingRetriever:
+    """Passes searches on and writes down what was not on the tape before; failures are not recorded.
+
+    Threads, and processes on one machine, may record to the same tape.
+
+    Args:
+        inner: Who answers.
+        path: The tape; one that exists is continued.
+
+    Raises:
+        SearchIndexError: the tape was recorded from another index.
+        RecordError: the file is damaged, or no tape.
+    """
+
+    def __init__(self, inner: Retriever, path: str | os.PathLike[str]) -> None:
+        self._inner = inner
+        self._path = Path(path)
+        self.fingerprint = _fingerprint(inner)
+        """That of the retriever that answers."""
+        self._recorded = set(self._continue())
+        self._file = self._path.open("ab", buffering=0)
+
+    @property
+    def num_passages(self) -> int:
+        """How many passages the retriever that answers holds; 0 where it does not say."""
+        return int(getattr(self._inner, "num_passages", None) or 0)
+
+    def search(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
+        """Return what the inner retriever answers.
+
+        Raises:
+            ValueError: `top_k` below 1.
+            RetrieverError: the inner retriever fails, or the tape cannot be written.
+        """
+        if top_k < 1:
+            raise ValueError(f"top_k: expected at least 1, got {top_k}")
+        found = search_all(self._inner, queries, top_k)
+        for query, passages in zip(queries, found, strict=True):
+            key = _Key(query, top_k)
+            if key not in self._recorded:
+                self._append(_line_of(key, passages))
+                self._recorded.add(key)
+        return found
+
+    def close(self) -> None:
+        """Close the tape, and the inner retriever where it can be closed."""
+        self._file.close()
+        getattr(self._inner, "close", lambda: None)()
+
+    def _continue(self) -> _Answers:
+        """Begin a tape, or cut off what a crash left of its last line; return what is recorded."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        header = {"kind": _KIND, "version": _VERSION, "fingerprint": self.fingerprint}
+        if not self._path.exists() or b"\n" not in self._path.read_bytes():
+            self._path.write_bytes(_json_line(header))
+        tape = _read(self._path)
+        if tape.fingerprint != self.fingerprint:
+            raise SearchIndexError(
+                f"tape {str(self._path)!r} was recorded from index {tape.fingerprint!r}, "
+                f"this retriever searches {self.fingerprint!r}; record to another file"
+            )
+        if tape.num_bytes < self._path.stat().st_size:
+            os.truncate(self._path, tape.num_bytes)
+        return tape.answers
+
+    def _append(self, line: bytes) -> None:
+        try:
+            written = self._file.write(line)
+        except OSError as error:
+            raise RetrieverError(f"tape {str(self._path)!r} cannot be written: {error}") from error
+        if written != len(line):
+            raise RetrieverError(
+                f"tape {str(self._path)!r}: only {written} of {len(line)} bytes fit; is the disk full?"
+            )
+
+
+class TapeRetriever:
+    """Answers from a tape, and fails for what is not on it.
+
+    Args:
+        answers: Passages by query and number of passages asked for.
+        fingerprint: Index the tape was recorded from.
+        name: How messages call the tape.
+    """
+
+    def __init__(self, answers: Mapping[tuple[str, int], Sequence[Passage]], fingerprint: str, name: str) -> None:
+        self._answers = {_Key(*key): list(passages) for key, passages in answers.items()}
+        self._name = name
+        self.fingerprint = fingerprint
+        """Index the tape was recorded from."""
+        self.num_passages = len({passage.id for passages in self._answers.values() for passage in passages})
+        """Different passages on the tape."""
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a tape into memory; the last line may be cut short.
+
+        Raises:
+            RecordError: the file is missing, damaged, or no tape; names file and line.
+            SchemaVersionError: a newer version wrote it.
+        """
+        tape = _read(Path(path))
+        return cls(tape.answers, tape.fingerprint, str(path))
+
+    def search(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
+        """Return what was recorded.
+
+        Raises:
+            ValueError: `top_k` below 1.
+            RetrieverError: a query was never recorded with this `top_k`.
+        """
+        if top_k < 1:
+            raise ValueError(f"top_k: expected at least 1, got {top_k}")
+        return [list(self._recorded(_Key(query, top_k))) for query in queries]
+
+    def close(self) -> None:
+        """Do nothing: all is in memory."""
+
+    def _recorded(self, key: _Key) -> list[Passage]:
+        if key in self._answers:
+            return self._answers[key]
+        others = sorted(other.top_k for other in self._answers if other.query == key.query)
+        hint = f"; it was recorded with top_k {', '.join(map(str, others))}" if others else ""
+        raise RetrieverError(f"tape {self._name!r}: {key.query!r} was never recorded with top_k {key.top_k}{hint}")
+
+
+class _Tape(NamedTuple):
+    answers: _Answers
+    fingerprint: str
+    num_bytes: int
+    """Length without what a crash left of the last line."""
+
+
+def _read(path: Path) -> _Tape:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"tape {str(path)!r} cannot be read: {error}") from error
+    whole = data[: data.rfind(b"\n") + 1]
+    rows = [_row(line, f"{str(path)!r}, line {number}") for number, line in enumerate(whole.splitlines(), start=1)]
+    header = rows[0] if rows else {}
+    if header.get("kind") != _KIND:
+        raise RecordError(f"{str(path)!r} is no tape: expected a first line with the kind {_KIND!r}")
+    if header.get("version") != _VERSION:
+        raise SchemaVersionError(
+            f"tape {str(path)!r} has version {header.get('version')!r}, this program reads {_VERSION}; "
+            "update it, or record again"
+        )
+    answers = dict(_answer_of(row, f"{str(path)!r}, line {number}") for number, row in enumerate(rows[1:], start=2))
+    return _Tape(answers, str(header.get("fingerprint", "")), len(whole))
+
+
+def _row(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise RecordError(f"{where}: not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise RecordError(f"{where}: expected an object, got {type(row).__name__}")
+    return row
+
+
+def _answer_of(row: dict[str, Any], where: str) -> tuple[_Key, tuple[Passage, ...]]:
+    try:
+        return _Key(row["query"], row["top_k"]), tuple(Passage(**fields) for fields in row["passages"])
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"{where}: expected 'query', 'top_k' and 'passages': {error}") from error
+
+
+def _line_of(key: _Key, passages: Sequence[Passage]) -> bytes:
+    return _json_line({**key._asdict(), "passages": [dataclasses.asdict(passage) for passage in passages]})
+
+
+def _json_line(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, separators=(",", ":")).encode() + b"\n"
+
+
+def _fingerprint(retriever: Retriever) -> str:
+    return str(getattr(retriever, "fingerprint", None) or "")
