@@ -15,18 +15,13 @@ from typing import Any, Literal
 
 from srpo_envs.errors import DatasetError
 from srpo_envs.parsing import extract_boxed
+from srpo_envs.tasks.loading import PublishedSet, first_present
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MathSet:
-    """One published set: where the hub has it and what its fields are called."""
+class MathSet(PublishedSet):
+    """One published set: where it is found and what its fields are called."""
 
-    hub_id: str
-    """Repository on the hub."""
-    config: str | None = None
-    """Configuration of that repository."""
-    splits: tuple[str, ...] = ("test",)
-    """Splits it has; the first is taken when none is asked for."""
     question: tuple[str, ...] = ("problem", "question", "prompt")
     """Fields that may hold the question, the first one present counts."""
     answer: tuple[str, ...] = ("answer",)
@@ -35,7 +30,10 @@ class MathSet:
     """What a list of several answers says: any of them is right, or all of them together are the answer."""
 
 
+_OWN_ANSWER = ("answer", "final_answer", "ground_truth", "reward_model", "solution")
+
 MATH_SETS: dict[str, MathSet] = {
+    "sample": MathSet(shipped="math_sample.jsonl", answer=_OWN_ANSWER),
     "dapo": MathSet(
         hub_id="open-r1/DAPO-Math-17k-Processed",
         config="en",
@@ -43,17 +41,19 @@ MATH_SETS: dict[str, MathSet] = {
         question=("prompt", "source_prompt"),
         answer=("solution", "reward_model", "answer"),
     ),
-    "math500": MathSet(hub_id="HuggingFaceH4/MATH-500"),
+    "math500": MathSet(hub_id="HuggingFaceH4/MATH-500", splits=("test",)),
     "aime24": MathSet(hub_id="HuggingFaceH4/aime_2024", splits=("train",), answer=("answer", "solution")),
-    "aime25": MathSet(hub_id="math-ai/aime25"),
-    "amc23": MathSet(hub_id="math-ai/amc23"),
-    "minerva": MathSet(hub_id="math-ai/minervamath"),
-    "olympiadbench": MathSet(hub_id="math-ai/olympiadbench", answer=("final_answer", "answer"), list_means="all"),
+    "aime25": MathSet(hub_id="math-ai/aime25", splits=("test",)),
+    "amc23": MathSet(hub_id="math-ai/amc23", splits=("test",)),
+    "minerva": MathSet(hub_id="math-ai/minervamath", splits=("test",)),
+    "olympiadbench": MathSet(
+        hub_id="math-ai/olympiadbench", splits=("test",), answer=("final_answer", "answer"), list_means="all"
+    ),
     "gsm8k": MathSet(hub_id="openai/gsm8k", config="main", splits=("train", "test"), question=("question",)),
 }
 """The sets known by name; each also loads from a local file in the hub's format or a common variant of it."""
 
-OWN_SET = MathSet(hub_id="", splits=(), answer=("answer", "final_answer", "ground_truth", "reward_model", "solution"))
+OWN_SET = MathSet(answer=_OWN_ANSWER)
 """Field names tried for a set of your own."""
 
 _GSM8K_MARK = "####"
@@ -71,7 +71,7 @@ def read_question(row: Mapping[str, Any], fields: tuple[str, ...]) -> str:
     Raises:
         DatasetError: no field holds one.
     """
-    name = _first_present(row, fields, "question")
+    name = first_present(row, fields, "question")
     value = row[name]
     if isinstance(value, (list, tuple)):  # chat messages: the user's last turn is the question
         turns = [turn["content"] for turn in value if isinstance(turn, Mapping) and turn.get("role") == "user"]
@@ -88,7 +88,7 @@ def read_golds(row: Mapping[str, Any], fields: tuple[str, ...], list_means: Lite
     Raises:
         DatasetError: no field holds an answer, or what it holds is none.
     """
-    name = _first_present(row, fields, "answer")
+    name = first_present(row, fields, "answer")
     value = row[name]
     if isinstance(value, Mapping):
         value = value.get("ground_truth")
@@ -102,13 +102,6 @@ def read_golds(row: Mapping[str, Any], fields: tuple[str, ...], list_means: Lite
     if list_means == "all":
         return (", ".join(texts),)
     return tuple(dict.fromkeys(texts))
-
-
-def _first_present(row: Mapping[str, Any], fields: tuple[str, ...], what: str) -> str:
-    for name in fields:
-        if row.get(name) is not None:
-            return name
-    raise DatasetError(f"no {what}: expected one of the fields {', '.join(fields)}, the row has {', '.join(row)}")
 
 
 def _answer_text(value: Any) -> str:

@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.resources
-import logging
 import os
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from srpo_envs.errors import DatasetError, UnknownIdError, UnreadableGoldError, near_miss
+from srpo_envs.errors import DatasetError, UnreadableGoldError
 from srpo_envs.grading import check_gold, is_equivalent
 from srpo_envs.parsing import parse_boxed_answer
 from srpo_envs.prompting import load_prompt
 from srpo_envs.schedule import Reply
 from srpo_envs.tasks.base import Task
+from srpo_envs.tasks.loading import Choice, LoadedTasks, kept_info
 from srpo_envs.tasks.math_formats import MATH_SETS, OWN_SET, MathSet, read_golds, read_question
-from srpo_envs.tasks.rows import Row, read_hub_rows, read_rows
-
-logger = logging.getLogger(__name__)
+from srpo_envs.tasks.quoting import quote, without_thinking
+from srpo_envs.tasks.rows import Row
 
 NOTHING_COMMITTED = "Nothing is committed yet."
 """The team context of a first event."""
 
 _MAX_NEW_TOKENS = {"solver": 4096, "verifier": 2048, "aggregator": 4096, "router": 512}
 _OTHER_ROLE_TOKENS = 2048
-_ID_LETTERS = 12
-_LINE_BREAK = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_CHAT_MARK = re.compile(r"<(?=\||/?s>|(?:start|end)_of_turn>|[be]os>)|\[(?=/?INST\])")
 _KEPT_FIELDS = ("id", "unique_id", "source", "data_source", "subject", "level", "url")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoadReport:
-    """What loading a set met, for people and for tests."""
-
-    num_rows: int
-    """Rows read, before holdout and skipping."""
-    skipped: tuple[str, ...]
-    """One message for each row left out because its gold answer cannot be read."""
-    duplicates: tuple[tuple[str, str], ...]
-    """``(task_id, task_id of the first)`` for each question that was there before."""
-
-
-class MathProblems:
+class MathProblems(LoadedTasks[MathSet]):
     r"""A set of mathematics problems as a task family.
 
     Args:
@@ -87,37 +67,18 @@ class MathProblems:
     ) -> None:
         if context not in ("full", "answers"):
             raise ValueError(f"context: expected 'full' or 'answers', got {context!r}")
-        if size is not None and size < 1:
-            raise ValueError(f"size: expected at least 1, got {size}")
-        _check_split(dataset, path, split, holdout)
-        self.name = "-".join(["math", dataset, *([split] if split else [])])
+        choice = Choice(
+            dataset=dataset,
+            path=path,
+            split=split,
+            holdout=holdout,
+            config=config,
+            skip_unreadable=skip_unreadable,
+            drop_duplicates=drop_duplicates,
+            size=size,
+        )
+        super().__init__("math", choice, MATH_SETS, OWN_SET, _read_problem)
         self.context = context
-        source, rows, spec = _open_set(dataset, path, None if holdout else split, config)
-        problems, skipped = _read_problems(rows, spec, source, skip_unreadable)
-        problems, duplicates = _name_problems(problems, dataset, drop_duplicates)
-        if holdout:
-            problems = [task for task in problems if _is_held_out(task.question, holdout) == (split == "test")]
-        self._tasks = problems[:size]
-        self.report = LoadReport(num_rows=len(rows), skipped=skipped, duplicates=duplicates)
-        if not self._tasks:
-            raise DatasetError(
-                f"{source}: no problem left of {len(rows)} rows; check split, holdout and the skipped rows"
-            )
-        if duplicates:
-            logger.warning("%s: %d questions occur more than once", source, len(duplicates))
-        if skipped:
-            logger.warning("%s: %d rows skipped, first: %s", source, len(skipped), skipped[0])
-
-    @property
-    def num_tasks(self) -> int:
-        """Number of problems."""
-        return len(self._tasks)
-
-    def task(self, index: int) -> Task:
-        """Return problem `index`."""
-        if not 0 <= index < len(self._tasks):
-            raise IndexError(f"{self.name!r}: task {index} is outside 0..{len(self._tasks) - 1}")
-        return self._tasks[index]
 
     def prompt(self, role: str) -> str:
         """Return a role's template in the three parts of appendix B: observation, team context, role."""
@@ -169,126 +130,12 @@ def _verdict(reply: Reply) -> str:
     return f"Verdict ({reply.agent}), {verdict}:\n{quote(without_thinking(reply.text))}"
 
 
-def without_thinking(text: str) -> str:
-    """Return a response without its thinking, finished or not; thinking is private and never committed."""
-    visible = text.rpartition("</think>")[2]
-    return visible.partition("<think>")[0].strip()
-
-
-def quote(text: str) -> str:
-    """Return a member's words with ``> `` before every line, whatever line break they use.
-
-    The spelling of chat-template marks (``<|im_start|>``, ``<end_of_turn>``, ``[INST]``) is broken up, because a
-    tokenizer would read them in a prompt as the end of the user's turn.
-    """
-    lines = _LINE_BREAK.split(_CHAT_MARK.sub(r"\g<0> ", text))
-    return "\n".join(f"> {line}".rstrip() for line in lines)
-
-
-# --- loading ------------------------------------------------------------------------------------------------------
-
-
-def _check_split(dataset: str, path: str | os.PathLike[str] | None, split: str | None, holdout: float) -> None:
-    """Refuse combinations under which a train and a test part could overlap."""
-    if not 0.0 <= holdout < 1.0:
-        raise ValueError(f"holdout: expected a share in [0, 1), got {holdout}")
-    if holdout and split not in ("train", "test"):
-        raise ValueError(f"holdout={holdout}: say which part with split='train' or split='test', got {split!r}")
-    if dataset == "custom" and path is None:
-        raise ValueError("dataset='custom' needs the path of a file")
-    if dataset == "sample" and path is not None:
-        raise ValueError("a path needs the name of the set it holds, or dataset='custom'")
-    if split and not holdout and (path is not None or dataset == "sample"):
-        raise ValueError(
-            f"split={split!r}: one file has no splits of its own; give holdout=, the share of its test part"
-        )
-
-
-def _open_set(
-    dataset: str, path: str | os.PathLike[str] | None, split: str | None, config: str | None
-) -> tuple[str, list[Row], MathSet]:
-    """Return a set's name for messages, its rows and the names of its fields."""
-    if dataset == "sample":
-        file = importlib.resources.files("srpo_envs") / "tasks" / "data" / "math_sample.jsonl"
-        with importlib.resources.as_file(file) as sample:
-            return "the shipped sample", read_rows(sample), OWN_SET
-    if dataset in MATH_SETS:
-        spec = MATH_SETS[dataset]
-    elif dataset == "custom" or "/" in dataset:
-        spec = OWN_SET
-    else:
-        raise UnknownIdError(f"no mathematics set {dataset!r}{near_miss(dataset, [*MATH_SETS, 'sample', 'custom'])}")
-    if path is not None:
-        return str(path), read_rows(path), spec
-    hub_id = spec.hub_id or dataset
-    chosen = split or (spec.splits[0] if spec.splits else None)
-    if chosen is None:
-        raise ValueError(f"{hub_id!r}: say which split of the hub's to read")
-    if spec.splits and chosen not in spec.splits:
-        raise ValueError(
-            f"{dataset!r} has the split {' and '.join(spec.splits)}, not {chosen!r}; holdout= can divide it"
-        )
-    return f"{hub_id} ({chosen})", read_hub_rows(hub_id, config or spec.config, chosen), spec
-
-
-def _read_problems(
-    rows: Sequence[Row], spec: MathSet, source: str, skip_unreadable: bool
-) -> tuple[list[Task], tuple[str, ...]]:
-    """Return unnamed tasks and a message for each skipped row."""
-    problems: list[Task] = []
-    skipped: list[str] = []
-    for number, row in enumerate(rows, start=1):
-        where = f"{source}, row {number}"
-        try:
-            question = read_question(row, spec.question)
-        except DatasetError as error:
-            raise DatasetError(f"{where}: {error}") from None
-        try:
-            golds = _checked_golds(row, spec)
-        except DatasetError as error:
-            message = f"{where}: {error}"
-            if not skip_unreadable:
-                raise UnreadableGoldError(
-                    f"{message}; mend the row, or leave such rows out with skip_unreadable=True"
-                ) from error
-            skipped.append(message)
-            continue
-        info = {name: row[name] for name in _KEPT_FIELDS if isinstance(row.get(name), (str, int, float))}
-        problems.append(Task("", question, golds[0] if len(golds) == 1 else golds, {**info, "row": number}))
-    return problems, tuple(skipped)
-
-
-def _checked_golds(row: Row, spec: MathSet) -> tuple[str, ...]:
-    golds = read_golds(row, spec.answer, spec.list_means)
-    for gold in golds:
-        check_gold(gold)
-    return golds
-
-
-def _name_problems(
-    problems: Sequence[Task], dataset: str, drop_duplicates: bool
-) -> tuple[list[Task], tuple[tuple[str, str], ...]]:
-    """Give each task an id made of its question, and say which questions are repeated."""
-    seen: dict[str, int] = {}
-    named: list[Task] = []
-    duplicates: list[tuple[str, str]] = []
-    for task in problems:
-        first_id = f"{dataset}/{_digest_of(task.question)[:_ID_LETTERS]}"
-        seen[first_id] = seen.get(first_id, 0) + 1
-        task_id = first_id if seen[first_id] == 1 else f"{first_id}-{seen[first_id]}"
-        if task_id != first_id:
-            duplicates.append((task_id, first_id))
-            if drop_duplicates:
-                continue
-        named.append(Task(task_id, task.question, task.gold, task.info))
-    return named, tuple(duplicates)
-
-
-def _digest_of(question: str) -> str:
-    """Digest of a question, the same for texts that differ in white space only."""
-    return hashlib.blake2b(" ".join(question.split()).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def _is_held_out(question: str, share: float) -> bool:
-    """Whether a question belongs to the test part, decided by its digest alone."""
-    return int(_digest_of(question)[-8:], 16) < share * 2**32
+def _read_problem(row: Row, spec: MathSet) -> Task:
+    question = read_question(row, spec.question)
+    try:
+        golds = read_golds(row, spec.answer, spec.list_means)
+        for gold in golds:
+            check_gold(gold)
+    except DatasetError as error:
+        raise UnreadableGoldError(str(error)) from error
+    return Task("", question, golds[0] if len(golds) == 1 else golds, kept_info(row, _KEPT_FIELDS))
