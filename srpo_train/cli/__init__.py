@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from srpo_train.cli._errors import guarded
+from srpo_train.cli._plugins import add_plugins
 from srpo_train.cli.audit import audit
 from srpo_train.cli.envs import envs
 from srpo_train.cli.eval import evaluate
@@ -84,6 +85,7 @@ app.command(
 app.command("envs", epilog=_examples("srpo envs", "srpo envs ArithmeticSolverVerifier-v0"))(guarded(envs))
 app.command("report", epilog=_examples("srpo report runs/tiny-arithmetic"))(guarded(report))
 app.command("make-tiny-policy", epilog=_examples("srpo make-tiny-policy my-policy --seed 1"))(guarded(make_tiny_policy))
+add_plugins(app)
 
 
 def main() -> None:
