@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,13 @@ _STYLE: Any = {
     "savefig.facecolor": "white",
 }
 
+_NUM_COLUMNS = 4
+_ROW_INCHES = 3.07
+_CELLS = (2, 3, 6, 7, 8, 9, 10, 11)
+"""Places of the panels every run has; the first four cells of the upper left belong to the accuracy."""
+
+_ENV = "rollout/env/"
+
 Lines = Sequence[Mapping[str, float]]
 
 
@@ -64,16 +72,24 @@ def draw_curves(lines: Lines, path: Path, title: str, subtitle: str = "") -> Non
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "train") from error
+    measured = _below(lines, _ENV)
+    num_rows = 3 + math.ceil(len(measured) / _NUM_COLUMNS)
+    height = _ROW_INCHES * num_rows
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(15.5, 9.2), dpi=130)
-        figure.text(0.012, 0.972, title, fontsize=16, fontweight="bold", va="center")
-        figure.text(0.012, 0.943, subtitle, fontsize=10, color=_FAINT, va="center")
-        grid = figure.add_gridspec(3, 4, left=0.035, right=0.988, top=0.885, bottom=0.055, hspace=0.42, wspace=0.24)
-        _draw_accuracy(figure.add_subplot(grid[0:2, 0:2]), lines)
-        panels = [figure.add_subplot(grid[cell // 4, cell % 4]) for cell in (2, 3, 6, 7, 8, 9, 10, 11)]
-        for panel, draw in zip(panels, _PANELS, strict=True):
+        figure = Figure(figsize=(15.5, height), dpi=130)
+        figure.text(0.012, 1 - 0.26 / height, title, fontsize=16, fontweight="bold", va="center")
+        figure.text(0.012, 1 - 0.52 / height, subtitle, fontsize=10, color=_FAINT, va="center")
+        margins = {"left": 0.035, "right": 0.988, "top": 1 - 1.06 / height, "bottom": 0.51 / height}
+        grid = figure.add_gridspec(num_rows, _NUM_COLUMNS, **margins, hspace=0.42, wspace=0.24)
+        cells = [figure.add_subplot(grid[cell // _NUM_COLUMNS, cell % _NUM_COLUMNS]) for cell in _CELLS]
+        for panel, draw in zip(cells, _PANELS, strict=True):
             draw(panel, lines)
-        for panel in (*panels[4:], figure.axes[0]):
+        for cell, name in enumerate(measured, start=3 * _NUM_COLUMNS):
+            cells.append(figure.add_subplot(grid[cell // _NUM_COLUMNS, cell % _NUM_COLUMNS]))
+            _draw_measured(cells[-1], lines, name)
+        accuracy = figure.add_subplot(grid[0:2, 0:2])
+        _draw_accuracy(accuracy, lines)
+        for panel in (*cells[4:], accuracy):
             panel.set_xlabel("training step")
         figure.savefig(path)
 
@@ -153,6 +169,15 @@ def _draw_cardinality(panel: Any, lines: Lines) -> None:
     _smooth_line(panel, lines, "train/cardinality_mean", _INK, "all events", raw=False)
     panel.set_ylim(0, panel.get_ylim()[1] * 1.4)  # room for the legend
     _legend(panel, loc="upper left", ncols=2)
+
+
+def _draw_measured(panel: Any, lines: Lines, name: str) -> None:
+    """Draw what the workflow itself measures: in training, and on held-out tasks."""
+    panel.set_title(name.replace("_", " ").capitalize())
+    _smooth_line(panel, lines, _ENV + name, _SECOND, "training episodes")
+    _smooth_line(panel, lines, f"eval/env/{name}", _ACCENT, "held-out tasks", raw=False)
+    _from_zero(panel)
+    _legend(panel)
 
 
 def _draw_time(panel: Any, lines: Lines) -> None:
