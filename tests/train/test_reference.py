@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -56,11 +58,18 @@ def test_only_the_part_between_the_marks_is_replaced() -> None:
         refresh("a page without marks", "new")
 
 
+def every_command(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command by its words, groups and what they hold."""
+    for name, command in group.commands.items():
+        yield prefix + name, command
+        if hasattr(command, "commands"):
+            yield from every_command(command, f"{prefix}{name} ")
+
+
 def test_the_page_of_the_command_line_names_every_command_and_option() -> None:
-    sections = dict(
-        re.findall(r"^## srpo (\S+)\n(.*?)(?=^## |\Z)", (DOCS / "cli.md").read_text(), re.MULTILINE | re.DOTALL)
-    )
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    page = (DOCS / "cli.md").read_text()
+    sections = dict(re.findall(r"^###? srpo ([\w -]+)\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL))
+    commands = dict(every_command(typer.main.get_command(app)))
     assert set(sections) == set(commands)
     for name, command in commands.items():
         for option in (flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")):
