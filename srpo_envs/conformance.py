@@ -269,11 +269,13 @@ def gold_answers_score_one(probe: Probe) -> Iterator[str]:
     tasks = probe.make_env().tasks
     for index in range(min(tasks.num_tasks, probe.num_episodes)):
         task = tasks.task(index)
-        if not isinstance(task.gold, str):
-            probe.notes.append(f"gold answers: a gold of type {type(task.gold).__name__} cannot be given as an answer")
+        golds = task.gold if isinstance(task.gold, tuple) else (task.gold,)
+        if not all(isinstance(gold, str) for gold in golds):
+            probe.notes.append(f"gold answers: a gold such as {task.gold!r:.80} cannot be given as an answer")
             return
-        if (score := tasks.grade(task, task.gold)) != 1.0:
-            yield f"task {task.task_id!r}: its gold answer {task.gold!r} grades as {score}; mend the task or the grader"
+        for gold in golds:
+            if (score := tasks.grade(task, gold)) != 1.0:
+                yield f"task {task.task_id!r}: its gold answer {gold!r} grades as {score}; mend the task or the grader"
 
 
 RULES: tuple[Rule, ...] = (

@@ -35,13 +35,16 @@ HOSTILE_TEXTS = (
 
 
 def default_policy(member: Member, rng: np.random.Generator) -> str:
-    """Answer with a mixture: half in the common formats (box, verdict, route), the rest hostile or random text."""
+    """Answer with a mixture: over half in the common formats, the rest hostile or random text."""
     kind = rng.random()
-    if kind < 0.5:
+    if kind < 0.2:
+        tag = "search" if rng.random() < 0.5 else "answer"
+        return f"<think>step {rng.integers(10)}</think><{tag}>text {rng.integers(10)}</{tag}>"
+    if kind < 0.6:
         verdict = "approve" if rng.random() < 0.5 else "reject"
-        route = "1" if rng.random() < 0.5 else "1,2"
+        route = ("1", "1,2", "STOP")[rng.integers(3)]
         return f"\\boxed{{{rng.integers(10)}}} <verify>{verdict}</verify> <route>{route}</route>"
-    if kind < 0.75:
+    if kind < 0.8:
         return HOSTILE_TEXTS[rng.integers(len(HOSTILE_TEXTS))]
     return FreeText(rng).sample()
 

@@ -9,13 +9,14 @@ from srpo_envs.grading.math_answer import (
     shared_grader,
     stats,
 )
-from srpo_envs.grading.qa_match import normalise_text, score_qa
+from srpo_envs.grading.qa_match import fold_unicode, normalise_text, score_qa
 
 __all__ = [
     "GraderStats",
     "MathGrader",
     "check_gold",
     "close",
+    "fold_unicode",
     "is_equivalent",
     "normalise_text",
     "score_qa",

@@ -7,6 +7,7 @@ from srpo_envs.registry import NAMESPACE, Pairing, register
 FAMILIES = {
     "Arithmetic": "srpo_envs.tasks.arithmetic:Arithmetic",
     "Math": "srpo_envs.tasks.math_problems:MathProblems",
+    "QA": "srpo_envs.tasks.question_answering:QuestionAnswering",
     "Village": "srpo_envs.tasks.village:Village",
 }
 """Task families by the first part of a name."""
@@ -19,9 +20,9 @@ WORKFLOWS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
     "SolverVerifier": (_SOLVER_VERIFIER, {"variant": "mixed"}, ("Arithmetic", "Math")),
     "SolverVerifierFixed": (_SOLVER_VERIFIER, {"variant": "fixed"}, ("Arithmetic", "Math")),
     "SolverVerifierRouted": (_SOLVER_VERIFIER, {"variant": "routed"}, ("Arithmetic", "Math")),
-    "Search": (_SEARCH, {"variant": "routed"}, ("Village",)),
-    "SearchFixed": (_SEARCH, {"variant": "fixed"}, ("Village",)),
-    "SearchAgent": ("srpo_envs.workflows.search_agent:SearchAgent", {}, ("Village",)),
+    "Search": (_SEARCH, {"variant": "routed"}, ("QA", "Village")),
+    "SearchFixed": (_SEARCH, {"variant": "fixed"}, ("QA", "Village")),
+    "SearchAgent": ("srpo_envs.workflows.search_agent:SearchAgent", {}, ("QA", "Village")),
 }
 """By the last part of a name: class, arguments the name fixes, and the families it makes sense for."""
 
