@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import parse_qsl
 
+from retrieval.serving.protocol import FINGERPRINT_HEADER, TIMEOUT_HEADER, read_answer
 from srpo_envs.errors import ConfigError, MissingExtraError, RequestRejectedError, RetrieverError, near_miss
 from srpo_envs.search import Passage
-
-from retrieval.serving.protocol import FINGERPRINT_HEADER, TIMEOUT_HEADER, read_answer
 
 try:
     import httpx

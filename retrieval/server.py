@@ -22,11 +22,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from srpo_envs.errors import ConfigError, MissingExtraError
-from srpo_envs.search import Retriever
-
 from retrieval.serving.loading import LoadingRetriever, Opener
 from retrieval.serving.settings import ServerSettings
+from srpo_envs.errors import ConfigError, MissingExtraError
+from srpo_envs.search import Retriever
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -10,10 +10,10 @@ by a crash, and is then left out and overwritten.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -24,18 +24,15 @@ _KIND = "srpo-search-tape"
 _VERSION = 1
 
 
-class _Key(NamedTuple):
-    query: str
-    top_k: int
-
-
-_Answers = dict[_Key, tuple[Passage, ...]]
+_Key = tuple[str, int]
+"""A query, and how many passages were asked for."""
+_Answers = dict[_Key, list[Passage]]
 
 
 class RecordingRetriever:
     """Passes searches on and writes down what was not on the tape before; failures are not recorded.
 
-    Threads, and processes on one machine, may record to the same tape.
+    Safe to share between threads, and with children that are forked later.
 
     Args:
         inner: Who answers.
@@ -70,10 +67,9 @@ class RecordingRetriever:
             raise ValueError(f"top_k: expected at least 1, got {top_k}")
         found = search_all(self._inner, queries, top_k)
         for query, passages in zip(queries, found, strict=True):
-            key = _Key(query, top_k)
-            if key not in self._recorded:
-                self._append(_line_of(key, passages))
-                self._recorded.add(key)
+            if (query, top_k) not in self._recorded:
+                self._append({"query": query, "top_k": top_k, "passages": [asdict(passage) for passage in passages]})
+                self._recorded.add((query, top_k))
         return found
 
     def close(self) -> None:
@@ -97,15 +93,15 @@ class RecordingRetriever:
             os.truncate(self._path, tape.num_bytes)
         return tape.answers
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, row: Mapping[str, Any]) -> None:
+        line = _json_line(row)
         try:
             written = self._file.write(line)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: the tape is closed
             raise RetrieverError(f"tape {str(self._path)!r} cannot be written: {error}") from error
         if written != len(line):
-            raise RetrieverError(
-                f"tape {str(self._path)!r}: only {written} of {len(line)} bytes fit; is the disk full?"
-            )
+            self._file.close()  # so that the half line stays the last one
+            raise RetrieverError(f"tape {str(self._path)!r}: {written} of {len(line)} bytes fit; is the disk full?")
 
 
 class TapeRetriever:
@@ -117,8 +113,8 @@ class TapeRetriever:
         name: How messages call the tape.
     """
 
-    def __init__(self, answers: Mapping[tuple[str, int], Sequence[Passage]], fingerprint: str, name: str) -> None:
-        self._answers = {_Key(*key): list(passages) for key, passages in answers.items()}
+    def __init__(self, answers: Mapping[tuple[str, int], list[Passage]], fingerprint: str, name: str) -> None:
+        self._answers = answers
         self._name = name
         self.fingerprint = fingerprint
         """Index the tape was recorded from."""
@@ -145,17 +141,17 @@ class TapeRetriever:
         """
         if top_k < 1:
             raise ValueError(f"top_k: expected at least 1, got {top_k}")
-        return [list(self._recorded(_Key(query, top_k))) for query in queries]
+        return [list(self._recorded(query, top_k)) for query in queries]
 
     def close(self) -> None:
         """Do nothing: all is in memory."""
 
-    def _recorded(self, key: _Key) -> list[Passage]:
-        if key in self._answers:
-            return self._answers[key]
-        others = sorted(other.top_k for other in self._answers if other.query == key.query)
+    def _recorded(self, query: str, top_k: int) -> list[Passage]:
+        if (query, top_k) in self._answers:
+            return self._answers[query, top_k]
+        others = sorted(other_k for other, other_k in self._answers if other == query)
         hint = f"; it was recorded with top_k {', '.join(map(str, others))}" if others else ""
-        raise RetrieverError(f"tape {self._name!r}: {key.query!r} was never recorded with top_k {key.top_k}{hint}")
+        raise RetrieverError(f"tape {self._name!r}: {query!r} was never recorded with top_k {top_k}{hint}")
 
 
 class _Tape(NamedTuple):
@@ -194,15 +190,11 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
     return row
 
 
-def _answer_of(row: dict[str, Any], where: str) -> tuple[_Key, tuple[Passage, ...]]:
+def _answer_of(row: dict[str, Any], where: str) -> tuple[_Key, list[Passage]]:
     try:
-        return _Key(row["query"], row["top_k"]), tuple(Passage(**fields) for fields in row["passages"])
+        return (row["query"], row["top_k"]), [Passage(**fields) for fields in row["passages"]]
     except (KeyError, TypeError) as error:
         raise RecordError(f"{where}: expected 'query', 'top_k' and 'passages': {error}") from error
-
-
-def _line_of(key: _Key, passages: Sequence[Passage]) -> bytes:
-    return _json_line({**key._asdict(), "passages": [dataclasses.asdict(passage) for passage in passages]})
 
 
 def _json_line(row: Mapping[str, Any]) -> bytes:

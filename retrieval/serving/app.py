@@ -74,11 +74,10 @@ class SearchService:
 
     def health(self) -> tuple[int, dict[str, Any]]:
         """Return the status and the body of ``/health``."""
-        state: str = self.retriever.state
-        reason = f"the retriever cannot be opened: {self.retriever.error}" if state == "failed" else ""
+        state, trouble = str(self.retriever.state), self.retriever.trouble
         busy_s = self._batcher.busy_s() if self._batcher else 0.0
         if busy_s > self.settings.request_timeout_s:
-            state, reason = "stalled", f"the engine has been searching for {busy_s:.0f} s"
+            state, trouble = "stalled", f"the engine has been searching for {busy_s:.0f} s"
         body = {
             "status": state,
             "fingerprint": self.retriever.fingerprint,
@@ -88,7 +87,7 @@ class SearchService:
             "max_queries": self.settings.max_queries,
             "max_query_chars": self.settings.max_query_chars,
         }
-        return (200, body) if state == "ready" else (503, body | ({"detail": reason} if reason else {}))
+        return (503, body | {"detail": trouble}) if trouble else (200, body)
 
     def require_valid(self, queries: Sequence[str], top_k: int) -> None:
         """Refuse a request beyond the limits with 422."""
@@ -105,8 +104,8 @@ class SearchService:
 
     async def search(self, queries: Sequence[str], top_k: int, timeout_s: float) -> Found:
         """Answer a valid request, or raise the HTTP error that says why not."""
-        if self._batcher is None or self.retriever.state != "ready":
-            raise self._unavailable(f"the retriever is {self.retriever.state}")
+        if self._batcher is None or self.retriever.trouble:
+            raise self._unavailable(self.retriever.trouble)
         try:
             parts = self._batcher.submit(queries, top_k)
         except QueueFullError as error:

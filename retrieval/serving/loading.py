@@ -42,6 +42,13 @@ class LoadingRetriever:
         return "loading" if self._retriever is None else "ready"
 
     @property
+    def trouble(self) -> str:
+        """Why it cannot search, empty when it can."""
+        if self.error is not None:
+            return f"the retriever cannot be opened: {self.error}"
+        return "the retriever is still loading" if self._retriever is None else ""
+
+    @property
     def fingerprint(self) -> str:
         """Corpus and settings of the index; empty while it loads or where the retriever has none."""
         return str(getattr(self._retriever, "fingerprint", None) or "")

@@ -18,6 +18,9 @@ class ServerMetrics:
         self.requests = Counter(
             "srpo_retrieval_requests", "Answers of /retrieve by HTTP status.", ["status"], registry=self.registry
         )
+        self.in_progress = Gauge(
+            "srpo_retrieval_requests_in_progress", "Requests to /retrieve under way.", registry=self.registry
+        )
         self.request_seconds = Histogram(
             "srpo_retrieval_request_seconds", "Time to answer /retrieve.", buckets=_SECONDS, registry=self.registry
         )

@@ -32,7 +32,8 @@ class MeasuredRequests:
                 self._metrics.request_seconds.observe(time.monotonic() - start)
             await send(message)
 
-        await self._app(scope, receive, send_counted)
+        with self._metrics.in_progress.track_inprogress():
+            await self._app(scope, receive, send_counted)
 
 
 class LimitedBodies:

@@ -16,10 +16,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from retrieval.corpus import contents_of, split_contents
 from srpo_envs.errors import RetrieverError
 from srpo_envs.search import Passage
-
-from retrieval.corpus import contents_of, split_contents
 
 TIMEOUT_HEADER = "x-timeout-s"
 """How long the client waits for the answer, in seconds; after that the server need not search any more."""
