@@ -190,6 +190,7 @@ def search_metrics(evidence: Evidence, golds: Sequence[str], info: Mapping[str, 
     values = {
         "num_turns": float(len(evidence.turns)),
         "num_queries": float(num_queries),
+        "num_tool_calls": float(sum(len({result.query for result in turn.results}) for turn in evidence.turns)),
         "duplicate_queries_in_set": in_set / num_queries if num_queries else 0.0,
         "duplicate_queries_across_turns": across / num_queries if num_queries else 0.0,
         "evidence_support": float(supports(passages, golds)),

@@ -269,7 +269,7 @@ def _after_think_block(text: str, tag: str, *, other: str) -> Parsed | Malformed
     if start < think_end:
         return Malformed(f"{tag} tag before the end of thinking")
     if f"<{other}>" in text[think_end:]:
-        return Malformed(f"{other} tag in a {tag} response")
+        return Malformed(f"{other} tag beside the {tag} tag")
     content = text[start:end].strip()
     return Parsed(content) if content else Malformed(f"empty {tag} tag")
 

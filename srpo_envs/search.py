@@ -13,6 +13,7 @@ The part before the colon is a scheme. A package brings schemes without being im
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -127,15 +128,32 @@ def search_all(retriever: Retriever, queries: Sequence[str], top_k: int) -> list
         raise
     except Exception as error:  # engines and their clients raise whatever their libraries do
         raise RetrieverError(f"search of {len(queries)} queries failed: {type(error).__name__}: {error}") from error
-    if len(found) != len(queries):
-        raise RetrieverError(f"search of {len(queries)} queries: expected as many lists of passages, got {len(found)}")
+    if not isinstance(found, list) or len(found) != len(queries):
+        raise RetrieverError(
+            f"search of {len(queries)} queries: expected as many lists of passages, got {found!r:.200}"
+        )
     for query, passages in zip(queries, found, strict=True):
-        if len(passages) > top_k or len({passage.id for passage in passages}) < len(passages):
+        if not _is_answer(passages, top_k):
             raise RetrieverError(
-                f"search for {query!r:.80}: expected at most {top_k} distinct passages, "
-                f"got {[passage.id for passage in passages]}"
+                f"search for {query!r:.80}: expected a list of at most {top_k} distinct passages, got {passages!r:.200}"
             )
     return found
+
+
+def _is_answer(passages: object, top_k: int) -> bool:
+    """Whether one query's answer is what `Retriever.search` promises."""
+    return (
+        isinstance(passages, list)
+        and len(passages) <= top_k
+        and all(isinstance(passage, Passage) and _is_whole(passage) for passage in passages)
+        and len({passage.id for passage in passages}) == len(passages)
+    )
+
+
+def _is_whole(passage: Passage) -> bool:
+    texts = (passage.id, passage.title, passage.text)
+    is_number = isinstance(passage.score, (int, float)) and math.isfinite(passage.score)
+    return is_number and all(isinstance(text, str) for text in texts)
 
 
 class ScriptedRetriever:

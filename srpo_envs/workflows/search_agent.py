@@ -29,17 +29,15 @@ class SearchAgent(SearchEnv):
 
     def schedule(self, task: Task) -> Schedule:
         """Think and search, or think and answer, until there is an answer."""
-        evidence, num_steps = Evidence(), self.max_turns + 1
-        for _ in range(num_steps):
+        evidence = Evidence()
+        while True:
             self.begin_turn()
             event_type = "continuation" if evidence.turns else "agent"
-            (step,) = yield self.ask_about("agent", evidence, event_type=event_type, num_steps=num_steps)
-            if not step.is_valid:
-                evidence = evidence.plus(Turn(malformed=(step,)))
-                continue
-            action, text = step.parsed
+            (step,) = yield self.ask_about("agent", evidence, event_type=event_type, num_steps=self.max_turns + 1)
+            action, text = step.parsed if step.is_valid else ("", "")
             if action == "answer":
                 return self.conclude(task, evidence, dataclasses.replace(step, parsed=text), "answer")
-            if len(evidence.turns) < self.max_turns:
-                evidence = evidence.plus(Turn(results=self.look_up([(step.agent, text)])))
-        return self.conclude(task, evidence, None, "max_turns")
+            if len(evidence.turns) == self.max_turns:
+                return self.conclude(task, evidence, None, "max_turns")
+            turn = Turn(results=self.look_up([(step.agent, text)])) if action else Turn(malformed=(step,))
+            evidence = evidence.plus(turn)

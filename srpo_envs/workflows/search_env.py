@@ -50,7 +50,7 @@ class SearchEnv(SetEnv):
             raise ValueError(f"query_cost: expected a finite number of at least 0, got {query_cost}")
         self.family = tasks
         self.query_cost = query_cost
-        self.retriever = retriever or tasks.default_retriever
+        self.retriever = tasks.default_retriever if retriever is None else retriever
         self.top_k = top_k
         self.max_turns = max_turns
         self.max_evidence_chars = max_evidence_chars
@@ -79,15 +79,14 @@ class SearchEnv(SetEnv):
             context: Texts for further placeholders.
         """
         history = self.family.render_evidence(evidence.shown(self.max_evidence_chars)) if evidence.turns else ""
-        num_steps = num_steps or self.max_turns
         return self.ask(
             role,
             seats=seats,
             event_type=event_type,
             state=describe(evidence) + state,
             history=history,
-            turn=str(min(self.turn + 1, num_steps)),
-            max_turns=str(num_steps),
+            turn=str(self.turn + 1),
+            max_turns=str(num_steps or self.max_turns),
             **context,
         )
 

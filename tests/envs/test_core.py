@@ -189,6 +189,33 @@ def test_members_of_a_set_share_one_pre_action_state():
     assert len({member.prompt for member in active.members}) == 1
 
 
+class Seated(SetEnv):
+    """Two of four workers are asked, and their prompts name their seats."""
+
+    def __init__(self, prompt, seats):
+        self.seats = seats
+        super().__init__(NumberTasks(), (Role("worker", prompt=prompt, parse=parse_query, seats=4),))
+
+    def schedule(self, task):
+        yield self.ask("worker", seats=self.seats, note="$seat")
+        return self.truncate()
+
+
+def test_a_prompt_may_name_its_members_own_seat_counted_from_one():
+    active = Seated("$question Worker ${seat}, seat $seat: $note", seats=(3, 1)).reset(
+        seed=0, options={"task_index": 7}
+    )
+    assert [(member.agent, member.prompt) for member in active.members] == [
+        ("worker_3", "Say 7. Worker 4, seat 4: $seat"),  # a value that looks like a placeholder stays as it is
+        ("worker_1", "Say 7. Worker 2, seat 2: $seat"),
+    ]
+
+
+def test_members_whose_prompt_names_no_seat_share_one_prompt():
+    first, second = Seated("$question $note", seats=(0, 2)).reset(seed=0).members
+    assert first.prompt is second.prompt
+
+
 def test_a_set_may_hold_members_of_several_roles():
     env = Panel(NumberTasks())
     active = env.reset(seed=0)
@@ -251,6 +278,24 @@ def test_every_event_type_of_a_turn_carries_its_turn():
         ("verifier", 2),
         ("aggregator", 2),
     ]
+
+
+def test_a_schedule_can_ask_which_turn_it_is_in():
+    seen = []
+
+    def counting(env, task):
+        for _ in range(3):
+            begun = env.begin_turn()
+            seen.append((begun, env.turn))
+            yield env.ask("worker")
+        return env.truncate()
+
+    env = Scripted(counting)
+    with pytest.raises(EnvMisuseError, match="call reset"):
+        env.turn  # noqa: B018
+    play(env, {"worker": "x"}, seed=0)
+    assert seen == [(0, 0), (1, 1), (2, 2)]
+    assert env.turn == 2
 
 
 @given(st.lists(st.text(st.characters(), max_size=20), min_size=3, max_size=3))
@@ -453,6 +498,22 @@ def test_what_a_schedule_says_of_its_outcome_must_be_json():
         env.step(active.outputs(["x"]))
     result = env.step(active.outputs(["x"]))
     assert result.info == env.episode.info == {"seen": (1,)}
+
+
+def test_a_schedules_metrics_are_checked_and_a_step_can_be_repeated_after_bad_ones():
+    infos = iter([{"metrics": {"Turns": 1}}, {"metrics": {"turns": 1}}])
+
+    def telling(env, task):
+        yield env.ask("worker")
+        return Outcome(1, next(infos))
+
+    env = Scripted(telling)
+    active = env.reset(seed=0)
+    with pytest.raises(ScheduleError, match="expected numbers by names"):
+        env.step(active.outputs(["x"]))
+    assert env.pending == active
+    env.step(active.outputs(["x"]))
+    assert env.episode.info == {"metrics": {"turns": 1}}
 
 
 def test_br_020_a_grader_that_fails_once_scores_the_same_episode_once():

@@ -16,6 +16,7 @@ from srpo_envs.parsing import (
     parse_boxed_answer,
     parse_route,
     parse_search,
+    parse_step,
     parse_verdict,
 )
 
@@ -140,7 +141,7 @@ def test_stop_can_be_forbidden() -> None:
         ("<search>x</search>", Malformed("no think tag")),
         ("<think>a<search>x</search></think>", Malformed("search tag before the end of thinking")),
         ("<think>a</think><search>x</search><search>y</search>", Malformed("two search tags")),
-        ("<think>a</think><search>x</search><answer>y</answer>", Malformed("answer tag in a search response")),
+        ("<think>a</think><search>x</search><answer>y</answer>", Malformed("answer tag beside the search tag")),
         ("<think>a</think><search> </search>", Malformed("empty search tag")),
         ("<think>a</think>x", Malformed("no search tag")),
         ("<think>a</think></think><search>x</search>", Malformed("two think tags")),
@@ -155,9 +156,48 @@ def test_answer_follows_one_think_block() -> None:
     assert parse_answer("<think>a</think><search>x</search>") == Malformed("no answer tag")
 
 
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("<think>a</think><search> x y </search>", Parsed(("search", "x y"))),
+        ("<think>a</think><answer>x</answer>", Parsed(("answer", "x"))),
+        ("<think>a</think>so <answer>x</answer> then", Parsed(("answer", "x"))),
+        ("", Malformed("no think tag")),
+        ("<search>x</search>", Malformed("no think tag")),
+        ("<answer>x</answer>", Malformed("no think tag")),
+        ("<think>a</think>x", Malformed("neither search nor answer tag")),
+        ("<think>a</think><search></search>", Malformed("empty search tag")),
+        ("<think>a</think><answer> </answer>", Malformed("empty answer tag")),
+        ("<think>a</think><search>x", Malformed("unclosed search tag")),
+        ("<think>a</think><answer>x", Malformed("unclosed answer tag")),
+        ("<think>a</think><search>x</search><search>y</search>", Malformed("two search tags")),
+        ("<think>a</think><answer>x</answer><answer>x</answer>", Malformed("two answer tags")),
+        ("<think>a</think><search>x</search><answer>y</answer>", Malformed("search tag beside the answer tag")),
+        ("<think>a</think><answer>y</answer><search>x</search>", Malformed("search tag beside the answer tag")),
+        ("<think><answer>x</answer></think><search>y</search>", Parsed(("search", "y"))),  # thinking decides nothing
+        ("<think><search>x</search></think>", Malformed("search tag before the end of thinking")),
+        ("<think>a<answer>x</answer>", Malformed("unclosed think tag")),
+    ],
+)
+def test_a_step_is_a_search_or_an_answer_and_never_both(response: str, expected: Parsed | Malformed) -> None:
+    assert parse_step(response) == expected
+
+
+_PIECES = ("<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>", " x ")
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=9).map("".join))
+def test_tags_in_any_order_make_the_decision_that_exactly_one_reader_accepts(text: str) -> None:
+    read = {"search": parse_search(text), "answer": parse_answer(text)}
+    accepted = [(tag, result.value) for tag, result in read.items() if isinstance(result, Parsed)]
+    assert len(accepted) <= 1
+    step = parse_step(text)
+    assert step == Parsed(accepted[0]) if accepted else isinstance(step, Malformed)
+
+
 @given(st.text(alphabet=r"\boxed{} <>/thinkverfyapos1,[]", max_size=60))
 def test_no_text_makes_a_reader_raise(text: str) -> None:
-    for reader in (parse_boxed_answer, parse_verdict, parse_search, parse_answer):
+    for reader in (parse_boxed_answer, parse_verdict, parse_search, parse_answer, parse_step):
         assert isinstance(reader(text), (Parsed, Malformed))
     assert isinstance(parse_route(text, low=1, high=5), (Parsed, Malformed))
 
@@ -168,7 +208,7 @@ def test_no_text_makes_a_reader_raise(text: str) -> None:
 def test_hostile_repetition_takes_linear_time(piece: str) -> None:
     text = "\\boxed{<think></think><answer>" + piece * 100_000
     start = time.perf_counter()
-    for reader in (parse_boxed_answer, parse_verdict, parse_search, parse_answer):
+    for reader in (parse_boxed_answer, parse_verdict, parse_search, parse_answer, parse_step):
         reader(text)
     parse_route(text, low=1, high=5)
     assert time.perf_counter() - start < 2.0

@@ -43,6 +43,13 @@ def test_the_question_alone_may_go_unused():
     assert PromptTemplate("Answer.").fill({"question": "Q"}) == "Answer."
 
 
+def test_the_seat_may_go_unused_and_a_prompt_that_names_it_needs_it():
+    assert PromptTemplate("$question").fill({"question": "Q", "seat": "2"}) == "Q"
+    assert PromptTemplate("$question, searcher $seat").fill({"question": "Q", "seat": "2"}) == "Q, searcher 2"
+    with pytest.raises(ScheduleError, match=r"\$seat has no value"):
+        PromptTemplate("searcher $seat").fill({"question": "Q"})
+
+
 @pytest.mark.parametrize("role", ["router", "solver", "verifier", "aggregator"])
 def test_math_prompts_have_the_three_parts_in_order(role):
     text = load_prompt("math", "observation", "team_context", role)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from srpo_envs.errors import ScheduleError
+from srpo_envs.errors import RecordError, ScheduleError
 from srpo_envs.parsing import parse_boxed_answer
-from srpo_envs.schedule import Ask, Reply, Role, index_roles
+from srpo_envs.schedule import Ask, Reply, Role, checked_info, index_roles
 
 
 def make_role(name: str = "solver", **fields) -> Role:
@@ -56,3 +56,39 @@ def test_asks_that_share_an_agent_cannot_be_joined():
 def test_a_reply_is_valid_unless_it_has_a_reason():
     assert Reply("t", None, "", "solver_0", "solver", 0).is_valid
     assert not Reply("t", None, "no box", "solver_0", "solver", 0).is_valid
+
+
+# --- what an outcome says -----------------------------------------------------------------------------------------
+
+
+def test_an_outcomes_info_becomes_json_and_its_metrics_stay_numbers():
+    info = {"answer": "4", "drafts": [1, 2], "metrics": {"num_turns": 3, "recall_2": 0.5, "approved": True}}
+    assert checked_info(info) == {**info, "drafts": (1, 2)}
+    assert checked_info({}) == {}
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"num_turns": "3"},
+        {"num_turns": None},
+        {"num_turns": [1]},
+        {"Turns": 1},
+        {"num turns": 1},
+        {"rollout/turns": 1},
+        {"2nd": 1},
+        {"": 1},
+        {"turns\n": 1},
+        [("turns", 1)],
+        None,
+        3,
+    ],
+)
+def test_metrics_are_numbers_by_plain_names(metrics):
+    with pytest.raises(ScheduleError, match=r"info\['metrics'\]: expected numbers by names such as 'num_turns'"):
+        checked_info({"metrics": metrics})
+
+
+def test_a_metric_that_is_not_finite_has_no_place_in_a_record():
+    with pytest.raises(RecordError, match="expected JSON values, got float nan"):
+        checked_info({"metrics": {"recall": float("nan")}})

@@ -60,8 +60,31 @@ def test_a_truncated_episode_is_not_correct():
     assert not is_correct(make_episode(reward=1.0, info={"correct": False}))
 
 
+def with_metrics(number, **metrics):
+    return make_episode(episode_id=f"m{number}", info={"metrics": metrics})
+
+
+def test_what_a_workflow_measures_is_averaged_over_the_episodes_that_say_it():
+    silent = make_episode(episode_id="cut", truncated=True, terminated=False)  # cut by max_events: it measured nothing
+    episodes = [with_metrics(0, num_turns=1, approved=True), with_metrics(1, num_turns=4, approved=False, recall=0.5)]
+    for prefix, values in (
+        ("eval", summarize([*episodes, silent], "eval")),
+        ("rollout", summarize_rollout([*episodes, silent])),
+    ):
+        assert {name: value for name, value in values.items() if "/env/" in name} == {
+            f"{prefix}/env/approved": 0.5,
+            f"{prefix}/env/num_turns": 2.5,
+            f"{prefix}/env/recall": 0.5,
+        }
+
+
+def test_a_workflow_that_measures_nothing_adds_no_name():
+    assert not any("/env/" in name for name in summarize_rollout(make_batch()))
+
+
 def test_every_name_is_in_the_table():
-    for name in (*summarize_rollout(make_batch()), *summarize(make_batch(), "eval")):
+    batch = [*make_batch(), with_metrics(0, num_turns=1)]
+    for name in (*summarize_rollout(batch), *summarize(batch, "eval")):
         check_name(name)
 
 

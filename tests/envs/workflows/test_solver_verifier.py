@@ -184,6 +184,30 @@ def test_the_label_of_a_routed_draft_says_who_was_chosen():
     ]
 
 
+# --- metrics ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "kwargs", "metrics"),
+    [
+        ({"verifier": APPROVE}, {}, {"num_drafts": 3, "num_malformed_drafts": 0, "approved": True}),
+        (
+            {"solver": "?", "verifier": [REJECT, APPROVE]},
+            {"num_solvers": 2},
+            {"num_drafts": 3, "num_malformed_drafts": 2, "approved": True},
+        ),
+        ({"verifier": [APPROVE + REJECT, REJECT]}, {}, {"num_drafts": 3, "num_malformed_drafts": 0, "approved": False}),
+        (
+            {"router": "?"},
+            {"variant": "routed"},
+            {"num_drafts": 0, "num_malformed_drafts": 0, "approved": False},
+        ),
+    ],
+)
+def test_an_episode_says_how_its_drafting_went(answers, kwargs, metrics):
+    assert play_team(answers, **kwargs).info["metrics"] == metrics
+
+
 # --- any team -----------------------------------------------------------------------------------------------------
 
 texts = st.sampled_from(
