@@ -81,8 +81,7 @@ class CachedRetriever:
             raise ValueError(f"top_k: expected at least 1, got {top_k}")
         keys = [(query, top_k) for query in queries]
         pending, own = self._look_up(keys)
-        # The own queries first: a thread that waited with work in hand could wait for one that waits for it.
-        if own:
+        if own:  # first, for other threads wait for them; nobody waits in a circle, as looking up is one step
             self._ask(own, top_k)
         answers = {key: future.result() for key, future in pending.items()}
         return [list(answers[key]) for key in keys]

@@ -12,7 +12,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -29,7 +29,9 @@ from retrieval.index_dir import (
 )
 from retrieval.progress import OnProgress
 from retrieval.vectors import encode_corpus
-from srpo_envs.errors import ConfigError, MissingExtraError, SearchIndexError
+from srpo_envs.errors import ConfigError, MissingExtraError, SearchIndexError, near_miss
+
+Kind = Literal["flat", "hnsw"]
 
 _KIND = "dense"
 _VERSION = 1
@@ -68,7 +70,7 @@ def build_dense_index(
     path: str | os.PathLike[str],
     encoder: EncoderSettings,
     *,
-    kind: Literal["flat", "hnsw"] = "flat",
+    kind: Kind = "flat",
     hnsw: HnswSettings | None = None,
     shard_size: int = 4096,
     on_progress: OnProgress | None = None,
@@ -96,6 +98,8 @@ def build_dense_index(
         RetrieverError: the encoder failed.
         SearchIndexError: the folder cannot be written.
     """
+    if kind not in get_args(Kind):
+        raise ConfigError(f"dense index: unknown kind {kind!r}{near_miss(kind, get_args(Kind))}")
     if hnsw is not None and kind != "hnsw":
         raise ConfigError(f"dense index: settings of hnsw were given for kind {kind!r}")
     faiss = _import_faiss()
