@@ -67,7 +67,11 @@ def find_words(text: str) -> list[str]:
 def _bounded_spans(text: str, words: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
     """Yield begin and end of words as Lucene cuts them: it never sees more of a word than fits into its buffer."""
     position = 0
-    while match := pattern.search(words, position):
+    while position < len(words):
+        match = pattern.search(words, position, position + 2 * MAX_WORD_UNITS)  # not to the end of the longest word
+        if match is None or match.start() > position + MAX_WORD_UNITS:
+            position = match.start() if match else position + MAX_WORD_UNITS
+            continue
         begin, limit = match.start(), _end_of_buffer(text, match.start())
         if match.end() > limit:
             match = pattern.match(words, begin, limit)
