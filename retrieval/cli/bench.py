@@ -42,8 +42,8 @@ def bench(
         ("requests", f"{num_requests} by {num_clients} clients, {batch} queries each"),
         ("failed", str(num_failed)),
         ("queries per second", f"{num_requests * batch / total_s:,.0f}"),
-        ("p50", f"{1000 * _quantile(waits_s, 0.5):.1f} ms"),
-        ("p99", f"{1000 * _quantile(waits_s, 0.99):.1f} ms"),
+        ("p50", f"{1000 * _quantile(waits_s, 0.5):.2f} ms"),
+        ("p99", f"{1000 * _quantile(waits_s, 0.99):.2f} ms"),
     ):
         table.add_row(name, value)
     Console().print(table)
