@@ -71,7 +71,8 @@ class Bm25Index:
         self._id_ranks = id_ranks
         self._num_with_terms = int(np.count_nonzero(postings.lengths))
         self._length_codes = encode_lengths(postings.lengths)
-        average_length = int(postings.lengths.sum(dtype=np.int64)) / max(self._num_with_terms, 1)
+        num_occurrences = int(postings.lengths.sum(dtype=np.int64))
+        average_length = max(num_occurrences, 1) / max(self._num_with_terms, 1)
         self._norm_of_code = _norms(average_length, manifest.settings["k1"], manifest.settings["b"])
 
     @classmethod
