@@ -116,6 +116,15 @@ def open_retriever(spec: str) -> Retriever:
         return _opened[key]
 
 
+def close_retrievers() -> None:
+    """Close every retriever that this process opened by name; the next `open_retriever` opens anew."""
+    with _table_lock:
+        own = [key for key in _opened if key[0] == os.getpid()]
+        closing = [_opened.pop(key) for key in own]
+    for retriever in closing:
+        getattr(retriever, "close", lambda: None)()
+
+
 def search_all(retriever: Retriever, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
     """Search, and hold the answer against the protocol, so that a failure never passes for 'nothing found'.
 

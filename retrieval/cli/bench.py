@@ -33,10 +33,14 @@ def bench(
     from rich.table import Table
 
     from retrieval.opening import open_any
+    from srpo_envs.search import close_retrievers
 
-    opened = open_any(retriever)
-    asked = _read_queries(queries) if queries else _collect_queries(opened)
-    num_failed, waits_s, total_s = _measure(opened, asked, num_requests, num_clients, batch, top_k)
+    try:
+        opened = open_any(retriever)
+        asked = _read_queries(queries) if queries else _collect_queries(opened)
+        num_failed, waits_s, total_s = _measure(opened, asked, num_requests, num_clients, batch, top_k)
+    finally:
+        close_retrievers()
     table = Table("measure", "value", box=None, header_style="bold", pad_edge=False)
     for name, value in (
         ("requests", f"{num_requests} by {num_clients} clients, {batch} queries each"),

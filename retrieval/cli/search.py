@@ -24,10 +24,13 @@ def search(
 ) -> None:
     """Search an index or a server and show the passages with their scores."""
     from retrieval.opening import open_any
-    from srpo_envs.search import search_all
+    from srpo_envs.search import close_retrievers, search_all
 
     asked = queries or [line.strip() for line in sys.stdin if line.strip()]
-    found = search_all(open_any(retriever), asked, top_k)
+    try:
+        found = search_all(open_any(retriever), asked, top_k)
+    finally:
+        close_retrievers()
     for query, passages in zip(asked, found, strict=True):
         if is_json:
             typer.echo(json.dumps({"query": query, "passages": [_row(item) for item in passages]}, ensure_ascii=False))

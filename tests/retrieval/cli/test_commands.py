@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -102,7 +103,8 @@ def test_serve_answers_until_it_is_told_to_stop(index: Path) -> None:
     try:
         assert server.stderr is not None
         url = next(line for line in server.stderr if "listening on" in line).split("listening on ")[1].strip()
-        HttpRetriever(url).wait_until_ready(timeout_s=30)
+        with contextlib.closing(HttpRetriever(url)) as client:
+            client.wait_until_ready(timeout_s=30)
         body = json.dumps({"queries": ["capital of Peru"], "topk": 1, "return_scores": True}).encode()
         request = urllib.request.Request(f"{url}/retrieve", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=10) as answer:
