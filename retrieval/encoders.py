@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+
 from srpo_envs.errors import ConfigError, EncoderLoadError, MissingExtraError, RetrieverError, near_miss
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class TextEncoder:
         self.fingerprint = _fingerprint(settings, self._model, self._tokenizer)
         """What decides the vectors of any text: weights, vocabulary and settings, wherever the model is stored."""
         self._model.to(self._device)  # type: ignore[arg-type]  # the stub of a decorated method
-        self._lock = threading.Lock()  # a fast tokenizer holds its padding as state and must not be entered twice
+        self._lock = threading.Lock()  # side by side, forward passes would only fight for the same cores
 
     def encode_queries(self, queries: Sequence[str]) -> Vectors:
         """Return [N, D], one vector per query, in their order.
@@ -224,6 +225,8 @@ def _load(settings: EncoderSettings) -> tuple[PreTrainedModel, PreTrainedTokeniz
             "of another architecture than its config.json says"
         )
     model.config.use_cache = False  # decoders would keep keys and values that no later token reads
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token does
     return model.eval(), tokenizer
 
 

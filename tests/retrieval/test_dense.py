@@ -156,6 +156,15 @@ def test_the_graph_finds_what_the_exact_index_finds(tmp_path: Path, encoder: Enc
     assert flat.fingerprint != hnsw.fingerprint
 
 
+def test_what_the_graph_cannot_reach_is_left_out(tmp_path: Path, encoder: EncoderSettings) -> None:
+    sparse = HnswSettings(num_links=2, ef_construction=2)
+    build_dense_index(make_passages(400), tmp_path / "index", encoder, kind="hnsw", hnsw=sparse)
+    retriever = DenseRetriever.open(tmp_path / "index", device="cpu")
+    [found] = search_all(retriever, ["lima"], 400)
+    assert 10 < len(found) < 400
+    assert search_all(retriever, ["lima"], 3)[0] == found[:3]
+
+
 def test_the_settings_of_the_graph_are_kept(tmp_path: Path, encoder: EncoderSettings) -> None:
     settings = HnswSettings(num_links=6, ef_construction=17, ef_search=23)
     build_dense_index(make_passages(20), tmp_path / "index", encoder, kind="hnsw", hnsw=settings)

@@ -4,11 +4,13 @@ import dataclasses
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from encoder_models import WORDS, make_bert, minilm_folder
+from encoder_models import WORDS, make_bert, make_decoder, minilm_folder
 
 from retrieval.encoders import EncoderSettings, TextEncoder, pool
 from srpo_envs.errors import ConfigError, EncoderLoadError, MissingExtraError, RetrieverError
@@ -93,6 +95,19 @@ def test_vectors_equal_a_hand_computation(bert: str, pooling: str, is_normalised
             np.testing.assert_allclose(vector, expected, atol=2e-6)
 
 
+def test_a_decoder_is_read_at_its_last_token(tmp_path: Path) -> None:
+    folder = make_decoder(tmp_path)
+    vectors = TextEncoder(make_settings(folder, pooling="last", is_normalised=False, query_prefix="")).encode_queries(
+        TEXTS
+    )
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    for text, vector in zip(TEXTS, vectors, strict=True):
+        ids = [WORDS.index(word) for word in (*text.split(), "[SEP]")]
+        with torch.inference_mode():
+            expected = model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1].numpy()
+        np.testing.assert_allclose(vector, expected, atol=1e-5)
+
+
 def test_vectors_come_in_the_order_of_the_texts_whatever_the_batches(bert: str) -> None:
     texts = [" ".join(WORDS[8 : 9 + number % 7]) for number in range(23)]
     alone = np.stack([TextEncoder(make_settings(bert)).encode_passages([text])[0] for text in texts[:7]])
@@ -119,25 +134,22 @@ def test_any_text_has_a_vector(bert: str) -> None:
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-6)
 
 
-def test_threads_may_share_an_encoder(bert: str) -> None:
+def test_threads_share_an_encoder_and_take_turns(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = TextEncoder(make_settings(bert))
     expected = encoder.encode_queries(TEXTS)
-    failures: list[object] = []
+    forward, is_free = encoder._model.forward, threading.Lock()
 
-    def work(number: int) -> None:
-        for _ in range(10):
-            try:  # lengths differ between threads, and so does the padding the tokenizer is set to
-                vectors = encoder.encode_queries(TEXTS[number : number + 1])
-                np.testing.assert_allclose(vectors[0], expected[number], atol=1e-6)
-            except Exception as error:
-                failures.append(error)
+    def exclusive(**tokens: object) -> object:
+        assert is_free.acquire(blocking=False), "two threads are in the model"
+        time.sleep(0.002)
+        is_free.release()
+        return forward(**tokens)
 
-    threads = [threading.Thread(target=work, args=(number % 4,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    monkeypatch.setattr(encoder._model, "forward", exclusive)
+    with ThreadPoolExecutor(8) as pool:
+        vectors = list(pool.map(lambda number: encoder.encode_queries(TEXTS[number % 4 :])[0], range(40)))
+    for number, vector in enumerate(vectors):
+        np.testing.assert_allclose(vector, expected[number % 4], atol=1e-6)
 
 
 def test_half_precision_gives_nearly_the_same_float32_vectors(bert: str) -> None:
