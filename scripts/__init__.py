@@ -1,0 +1,1 @@
+"""Tools that make what the packages ship; run from the root of the repository."""
