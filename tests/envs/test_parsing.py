@@ -176,6 +176,8 @@ def test_answer_follows_one_think_block() -> None:
         ("<think>a</think><answer>y</answer><search>x</search>", Malformed("search tag beside the answer tag")),
         ("<think><answer>x</answer></think><search>y</search>", Parsed(("search", "y"))),  # thinking decides nothing
         ("<think><search>x</search></think>", Malformed("search tag before the end of thinking")),
+        ("<think><answer>x</answer></think>", Malformed("neither search nor answer tag")),
+        ("<think><answer>x</answer></think><search>", Malformed("unclosed search tag")),
         ("<think>a<answer>x</answer>", Malformed("unclosed think tag")),
     ],
 )

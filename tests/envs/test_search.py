@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 import threading
+import time
 import types
 
 import pytest
@@ -61,6 +62,7 @@ def test_a_name_is_opened_once_and_shared_between_threads():
 
     def factory(location):
         opened.append(location)
+        time.sleep(0.05)  # long enough for every thread to ask
         return ScriptedRetriever({})
 
     def open_at_once():
