@@ -126,6 +126,18 @@ def test_equal_scores_come_by_id_also_where_the_cut_falls_among_them(tmp_path: P
         assert [passage.id for passage in retriever.search(["lima is a city in peru"], top_k)[0]] == everything[:top_k]
 
 
+def test_differences_of_floating_point_are_no_differences(tmp_path: Path, encoder: EncoderSettings) -> None:
+    twins = [Passage(id=f"twin{number:02}", title="peru", text="lima is a city in peru") for number in range(30)]
+    build_dense_index(twins, tmp_path / "index", encoder)
+    opened = open_dense_index(tmp_path / "index", device="cpu")
+    noise = np.random.default_rng(0).uniform(-1e-7, 1e-7, size=(30, 16)).astype(np.float32)
+    noisy = faiss.IndexFlatIP(16)  # as if each had been encoded in a batch of its own
+    noisy.add(opened.vectors.reconstruct_n(0, 30) + noise)
+    found = DenseRetriever(dataclasses.replace(opened, vectors=noisy)).search(["lima"], 30)[0]
+    assert [passage.id for passage in found] == [passage.id for passage in twins]
+    assert len({passage.score for passage in found}) == 1
+
+
 def test_a_query_is_answered_alike_in_any_batch_and_thread(retriever: DenseRetriever) -> None:
     queries = [f"{first} {second}" for first in PLACES for second in PLACES]  # over 20, where faiss changes its kernel
     together = retriever.search(queries, 5)
