@@ -34,15 +34,21 @@ STOP_WORDS = frozenset(
 MAX_WORD_UNITS = 255
 """Longest word, in UTF-16 units."""
 
+_LONGEST_REMEMBERED = 32  # bounds the memory: texts without spaces would be remembered whole
 _POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
 
 
 def analyze(text: str) -> list[str]:
     """Return the terms of a text in order; a text of stop words and punctuation has none."""
-    return [term for term in map(term_of, find_words(text)) if term]
+    # No word reaches over a space, and what stands between two recurs: nearly all of the work is remembered.
+    return [
+        term
+        for chunk in text.split(" ")
+        for term in (_remembered_terms(chunk) if len(chunk) <= _LONGEST_REMEMBERED else _terms_of(chunk))
+    ]
 
 
-@functools.lru_cache(maxsize=1 << 18)  # words recur: nearly all of the work is saved, for at most some 50 MB
+@functools.lru_cache(maxsize=1 << 18)
 def term_of(word: str) -> str:
     """Return the term of a word, empty for a stop word."""
     if word.endswith(_POSSESSIVES):
@@ -52,29 +58,37 @@ def term_of(word: str) -> str:
     return "" if word in STOP_WORDS else porter_stem(word)
 
 
+def _terms_of(chunk: str) -> tuple[str, ...]:
+    return tuple(term for term in map(term_of, find_words(chunk)) if term)
+
+
+_remembered_terms = functools.lru_cache(maxsize=1 << 18)(_terms_of)
+
+
 def find_words(text: str) -> list[str]:
     """Return the words of a text in order, as they are written."""
     if text.isascii():
-        words, pattern = text, _ASCII_WORD
+        classes, pattern = text, _ASCII_WORD
+        found = pattern.findall(text)
     else:
-        words, pattern = text.translate(_CLASS_OF), _WORD
-    found = [text[match.start() : match.end()] for match in pattern.finditer(words)]
+        classes, pattern = text.translate(_CLASS_OF), _WORD
+        found = [text[match.start() : match.end()] for match in pattern.finditer(classes)]
     if max(map(len, found), default=0) <= MAX_WORD_UNITS // 2:  # no character takes more than two units
         return found
-    return [text[begin:end] for begin, end in _bounded_spans(text, words, pattern)]
+    return [text[begin:end] for begin, end in _bounded_spans(text, classes, pattern)]
 
 
-def _bounded_spans(text: str, words: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
+def _bounded_spans(text: str, classes: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
     """Yield begin and end of words as Lucene cuts them: it never sees more of a word than fits into its buffer."""
     position = 0
-    while position < len(words):
-        match = pattern.search(words, position, position + 2 * MAX_WORD_UNITS)  # not to the end of the longest word
+    while position < len(classes):
+        match = pattern.search(classes, position, position + 2 * MAX_WORD_UNITS)  # not to the end of the longest word
         if match is None or match.start() > position + MAX_WORD_UNITS:
             position = match.start() if match else position + MAX_WORD_UNITS
             continue
         begin, limit = match.start(), _end_of_buffer(text, match.start())
         if match.end() > limit:
-            match = pattern.match(words, begin, limit)
+            match = pattern.match(classes, begin, limit)
         position = match.end() if match else begin + 1
         if match:
             yield match.span()

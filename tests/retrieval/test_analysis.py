@@ -77,6 +77,17 @@ def test_a_space_always_parts_words(words):
     assert analyze(" ".join(words)) == [term_of(word) for word in words if term_of(word)]
 
 
+@given(
+    st.text(
+        st.sampled_from(
+            ["a", "'", "s", "_", " ", "\u202f", "\u3000", "\n", "é", "\u0301", "😀", "\u200d", "🇵", "中", "1", ","]
+        )
+    )
+)
+def test_what_is_remembered_by_chunks_is_what_the_whole_text_has(text):
+    assert analyze(text) == [term for term in map(term_of, find_words(text)) if term]
+
+
 def test_half_a_surrogate_pair_parts_words():
     assert analyze("a\ud83db c") == ["b", "c"]
 
