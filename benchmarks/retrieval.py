@@ -1,13 +1,13 @@
 """Search engines side by side: building, opening, searching, and whether they rank as Lucene ranks.
 
-    python benchmarks/retrieval.py                                             # the shipped corpus
+    python benchmarks/retrieval.py                                 # the shipped corpus and its test questions
     python benchmarks/retrieval.py --corpus corpus.jsonl --queries questions.jsonl
 
 Every engine builds its index in a process of its own, and opens and searches it in another, so that memory is its own
 (for Lucene, Java's process included). Queries are those of `--queries` (JSON Lines with a `question`, or a query a
-line), and beside them 3 to 12 words in a row from random passages. Speed is that of the best of several rounds: one
-query at a time, batches of 64, and one at a time from 16 threads. A served engine is asked over loopback; its memory is
-the server's.
+line), and where those are too few, 3 to 12 words in a row from random passages. Speed is that of the best of several
+rounds: one query at a time, batches of 64, and one at a time from 16 threads. A served engine is asked over loopback;
+its memory is the server's.
 
 Parity is with the row of Lucene, over queries: the share with the same best passage, the share with the same ten in the
 same order, and the largest difference between two scores of one passage for one query.
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
 import importlib.util
 import json
 import logging
@@ -40,6 +41,7 @@ from typing import Any
 
 sys.path.pop(0)  # this folder, in which `retrieval` would be this file
 
+import srpo_envs
 from retrieval.corpus import contents_of, read_corpus
 from srpo_envs.search import Passage, Retriever
 
@@ -48,6 +50,7 @@ TOP_K = 10
 BATCH = 64
 NUM_THREADS = 16
 K1, B = 0.9, 0.4
+FACTS_QUESTIONS = Path(srpo_envs.__file__).parent / "tasks" / "data" / "facts_test.jsonl.gz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,8 +311,9 @@ def parity(answers: Sequence[list[Any]], reference: Sequence[list[Any]]) -> tupl
 
 def make_queries(corpus: Path, given: Path | None, count: int) -> list[str]:
     """Return the given queries, filled up with words in a row from random passages."""
-    queries = read_queries(given)[:count] if given else []
     source = random.Random(0)
+    queries = read_queries(given) if given else []
+    queries = source.sample(queries, min(count, len(queries)))
     texts = [contents_of(passage).split() for passage in read_corpus(corpus)]
     while len(queries) < count:
         words = source.choice(texts)
@@ -319,7 +323,8 @@ def make_queries(corpus: Path, given: Path | None, count: int) -> list[str]:
 
 
 def read_queries(file: Path) -> list[str]:
-    lines = file.read_text(encoding="utf-8").splitlines()
+    content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    lines = content.decode().splitlines()
     return [json.loads(line)["question"] if line.startswith("{") else line for line in lines if line.strip()]
 
 
@@ -389,6 +394,7 @@ def compare(args: argparse.Namespace) -> None:
         from retrieval.corpora import corpus_path
 
         args.corpus = corpus_path("facts")
+        args.queries = args.queries or FACTS_QUESTIONS
     results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as place:
         queries = Path(place) / "queries.json"
