@@ -8,6 +8,8 @@ with Lucene's 33 English stop words, `PorterStemFilter`. Words are those of Unic
 - an emoji is a word with all that belongs to it: skin tone, joined parts, both halves of a flag;
 - a word ends after 255 UTF-16 units.
 
+Only sequences of emoji that no keyboard makes are cut otherwise: a circled letter or a lone skin tone joined to others.
+
 A pattern over Unicode's classes would hold thousands of ranges, so the characters of a text are first replaced by
 letters that name their classes (`WORD_BREAK_CLASSES`) and words are found in those; text in ASCII needs no detour.
 """
@@ -117,9 +119,11 @@ class _ClassOf(dict[int, str]):
         return self[code]
 
 
-# Below, classes are written as their letters, in the order of `WORD_BREAK_CLASSES`.
+# Patterns over the letters of classes. What may precede a word is bounded, so that a long run of it that no word
+# follows is not read to its end from each of its characters.
 _CLASS_OF = _ClassOf()
 _EXTEND = "mzktvfxXS"  # WB4: belongs to the character before it, whatever that is
+_LEAD = f"{{0,{MAX_WORD_UNITS - 1}}}+"
 _JOIN = f"_[_{_EXTEND}]*"
 _DIGITS = f"0[0{_EXTEND}]*"
 _HEBREW = f"h[{_EXTEND}]*+"
@@ -132,17 +136,17 @@ _SEGMENT = "|".join(
     ]
 )
 _KATAKANA = f"K[K{_EXTEND}]*(?:{_JOIN}K[K{_EXTEND}]*)*"  # WB13
-_CHUNK = f"(?:{_KATAKANA}|(?:{_SEGMENT})+)"
+_SEGMENTS = f"(?:{_KATAKANA}|(?:{_SEGMENT})+)"
 _PARTS = "[zmkfxXS]*"  # what an emoji takes in, besides selectors
 _EMOJI = (
-    f"(?:(?:z*E|z+e|f{_PARTS}(?<=z)[Ee]){_PARTS}"
+    f"(?:(?:z{_LEAD}E|zz{_LEAD}e|f{_PARTS}(?<=z)[Ee]){_PARTS}"
     f"(?:(?<=z)[Ee]{_PARTS}|vz+[Ee]{_PARTS})*"  # WB3c: a joiner goes on to the next
     f"(?:v(?:x+X)?)?|f{_PARTS})"
 )
 _WORD = re.compile(
     "|".join(
         [
-            f"(?:(?<!_){_JOIN})?+{_CHUNK}(?:{_JOIN}{_CHUNK})*(?:{_JOIN})?",  # WB13a, WB13b
+            f"(?:(?<!_)_[_{_EXTEND}]{_LEAD})?+{_SEGMENTS}(?:{_JOIN}{_SEGMENTS})*(?:{_JOIN})?",  # WB13a, WB13b
             f"[cH][{_EXTEND}]*",
             f"[sS][s{_EXTEND}]*",
             _EMOJI,
