@@ -18,7 +18,7 @@ import math
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -76,6 +76,8 @@ class SearchServer:
     """
 
     def __init__(self, source: Retriever | Opener, settings: ServerSettings | None = None) -> None:
+        with _named_extra():
+            import uvicorn
         settings = settings or ServerSettings()
         self._retriever = LoadingRetriever(source, on_failure=self.stop)
         app = _app(self._retriever, settings)
@@ -83,8 +85,6 @@ class SearchServer:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"http://{host}:{self._socket.getsockname()[1]}"
         """Where it answers."""
-        import uvicorn
-
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -134,7 +134,7 @@ class SearchServer:
 
     def _answer(self) -> None:
         logger.info("listening on %s", self.url)
-        with _signals_end_quietly():
+        with _signals_call(self.stop):
             self._server.run(sockets=[self._socket])
 
     def _raise_failure(self) -> None:
@@ -143,13 +143,20 @@ class SearchServer:
 
 
 def _app(retriever: LoadingRetriever, settings: ServerSettings) -> FastAPI:
-    try:
+    with _named_extra():
         from retrieval.serving.app import SearchService, build_app
-    except ModuleNotFoundError as error:
-        if error.name in ("fastapi", "prometheus_client", "starlette", "pydantic"):
-            raise MissingExtraError(error.name, "retrieval") from error
-        raise
     return build_app(SearchService(retriever, settings))
+
+
+@contextlib.contextmanager
+def _named_extra() -> Iterator[None]:
+    """Name the extra that brings a missing package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith(("retrieval", "srpo")):
+            raise
+        raise MissingExtraError(error.name, "retrieval") from error
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -161,15 +168,15 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _signals_end_quietly() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end the server and nothing else.
+def _signals_call(stop: Callable[[], None]) -> Iterator[None]:
+    """Let SIGTERM and SIGINT end the server, and the process with status 0.
 
-    uvicorn raises a signal again once it has shut down; where a handler is in place, the process ends with status 0.
+    uvicorn has handlers of its own while it runs, and once it has shut down raises the signal again for those before.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

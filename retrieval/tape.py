@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from retrieval.engine import close_retriever, fingerprint_of, num_passages_of
 from srpo_envs.errors import RecordError, RetrieverError, SchemaVersionError, SearchIndexError
 from srpo_envs.search import Passage, Retriever, search_all
 
@@ -46,7 +47,7 @@ class RecordingRetriever:
     def __init__(self, inner: Retriever, path: str | os.PathLike[str]) -> None:
         self._inner = inner
         self._path = Path(path)
-        self.fingerprint = _fingerprint(inner)
+        self.fingerprint = fingerprint_of(inner)
         """That of the retriever that answers."""
         self._recorded = set(self._continue())
         self._file = self._path.open("ab", buffering=0)
@@ -54,7 +55,7 @@ class RecordingRetriever:
     @property
     def num_passages(self) -> int:
         """How many passages the retriever that answers holds; 0 where it does not say."""
-        return int(getattr(self._inner, "num_passages", None) or 0)
+        return num_passages_of(self._inner)
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
         """Return what the inner retriever answers.
@@ -75,7 +76,7 @@ class RecordingRetriever:
     def close(self) -> None:
         """Close the tape, and the inner retriever where it can be closed."""
         self._file.close()
-        getattr(self._inner, "close", lambda: None)()
+        close_retriever(self._inner)
 
     def _continue(self) -> _Answers:
         """Begin a tape, or cut off what a crash left of its last line; return what is recorded."""
@@ -199,7 +200,3 @@ def _answer_of(row: dict[str, Any], where: str) -> tuple[_Key, list[Passage]]:
 
 def _json_line(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, separators=(",", ":")).encode() + b"\n"
-
-
-def _fingerprint(retriever: Retriever) -> str:
-    return str(getattr(retriever, "fingerprint", None) or "")

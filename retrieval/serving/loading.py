@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from retrieval.engine import close_retriever, fingerprint_of, num_passages_of
 from srpo_envs.search import Passage, Retriever, search_all
 
 logger = logging.getLogger(__name__)
@@ -51,12 +52,12 @@ class LoadingRetriever:
     @property
     def fingerprint(self) -> str:
         """Corpus and settings of the index; empty while it loads or where the retriever has none."""
-        return str(getattr(self._retriever, "fingerprint", None) or "")
+        return fingerprint_of(self._retriever) if self._retriever else ""
 
     @property
-    def num_passages(self) -> int | None:
-        """How many passages the index holds, where that is known."""
-        return getattr(self._retriever, "num_passages", None)
+    def num_passages(self) -> int:
+        """How many passages the index holds; 0 while it loads or where the retriever does not say."""
+        return num_passages_of(self._retriever) if self._retriever else 0
 
     def start(self) -> None:
         """Begin to open."""
@@ -78,7 +79,8 @@ class LoadingRetriever:
 
     def close(self) -> None:
         """Close the retriever, where it can be closed."""
-        getattr(self._retriever, "close", lambda: None)()
+        if self._retriever:
+            close_retriever(self._retriever)
 
     def _open(self, opener: Opener) -> None:
         start = time.monotonic()
@@ -89,8 +91,7 @@ class LoadingRetriever:
             logger.error("the retriever cannot be opened: %s: %s", type(error).__name__, error)
             self._on_failure()
             return
-        size = "" if self.num_passages is None else f" with {self.num_passages:,} passages"
-        logger.info("retriever%s ready after %.1f s", size, time.monotonic() - start)
+        logger.info("%d passages ready to be searched after %.1f s", self.num_passages, time.monotonic() - start)
 
     def _report(self, opening: threading.Thread) -> None:
         start = time.monotonic()

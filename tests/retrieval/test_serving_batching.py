@@ -211,4 +211,5 @@ def test_every_request_gets_its_own_answer_however_they_are_batched(requests, ma
     ]
     assert all(1 <= len(queries) <= max_batch for queries, _ in engine.calls)
     assert sum(len(queries) for queries, _ in engine.calls) == sum(len(queries) for queries, _ in requests)
+    assert batcher.num_waiting == 0
     assert batcher.close(5)
