@@ -103,7 +103,7 @@ class Search(SearchEnv):
             evidence,
             seats=seats,
             event_type="refinement" if evidence.num_queries else "searcher",
-            state=f", searchers {numbers}",
+            state=f", {'searcher' if len(seats) == 1 else 'searchers'} {numbers}",
             active=numbers,
         )
         results = self.look_up([(reply.agent, reply.parsed) for reply in replies if reply.is_valid])

@@ -74,6 +74,16 @@ class ServerProcess:
             self._process = None
 
 
+@pytest.fixture(autouse=True)
+def closed_connections(monkeypatch):
+    """Clients that a test opened by name are its own."""
+    opened: dict = {}
+    monkeypatch.setattr("srpo_envs.search._opened", opened)
+    yield
+    for retriever in opened.values():
+        retriever.close()
+
+
 @pytest.fixture(scope="module")
 def process():
     server = ServerProcess()

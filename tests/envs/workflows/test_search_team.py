@@ -65,7 +65,7 @@ def test_trace_parallel_decomposition_followed_by_targeted_refinement():
     # Both queries together bring two passages, one of them twice; the third query adds one that is new.
     assert search_rows(episode) == [
         ("question, no evidence, searchers 1, 2", "2 searcher", "2 passages (2 tool calls)", 2),
-        ("2 passages, judged insufficient, searchers 1", "1 searcher", "3 passages (1 tool calls)", 1),
+        ("2 passages, judged insufficient, searcher 1", "1 searcher", "3 passages (1 tool calls)", 1),
     ]
     assert episode.reward == 1.0
 
@@ -281,7 +281,7 @@ def test_a_malformed_verdict_is_no_approval_and_the_search_goes_on(text):
         ("answerer", say("Sofia")),
     )
     assert episode.events[1].penalty == 0.1
-    assert episode.events[2].state_label == "1 passage, searchers 1"  # found, but not judged
+    assert episode.events[2].state_label == "1 passage, searcher 1"  # found, but not judged
     assert "verifier_0 malformed: " in episode.events[2].members[0].prompt
     assert episode.info["stopped_by"] == "verifier"
 
@@ -374,7 +374,7 @@ def test_state_labels_tell_the_story():
         "question, no evidence, searchers 1, 2",
         "2 passages",
         "2 passages, judged insufficient",
-        "2 passages, judged insufficient, searchers 1",
+        "2 passages, judged insufficient, searcher 1",
         "3 passages",
         "3 passages, judged sufficient",
         "3 passages, judged sufficient",
