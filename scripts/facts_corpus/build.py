@@ -35,6 +35,7 @@ from scripts.facts_corpus.sources import (
     read_wordnet,
 )
 from scripts.facts_corpus.taxonomy import add_taxonomy
+from scripts.facts_corpus.verify import verify_questions
 
 CORPUS = Path("retrieval/corpora/facts")
 """Folder of the passages, inside the repository."""
@@ -128,7 +129,9 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path(), help="repository to write into (default: here)")
     options = parser.parse_args()
     graph = build_graph(read_factbook(), read_wordnet(options.wordnet), read_elements())
-    for path, size in write_corpus(graph, select_questions(graph), options.root).items():
+    questions = select_questions(graph)
+    verify_questions(graph, itertools.chain.from_iterable(questions.values()))
+    for path, size in write_corpus(graph, questions, options.root).items():
         print(f"{path}: {size:,} bytes")
 
 

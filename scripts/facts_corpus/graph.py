@@ -101,14 +101,18 @@ class Graph:
         """Return the facts of a relation whose subject has only one such fact."""
         return [facts[0] for (_, name), facts in self._facts.items() if name == relation and len(facts) == 1]
 
+    def about(self, subject: str, relation: str) -> list[Fact]:
+        """Return every fact of this kind about a subject."""
+        return self._facts.get((subject, relation), [])
+
     def the(self, subject: str, relation: str) -> Fact | None:
         """Return the one fact of this kind about a subject; None where there is none, or more than one."""
-        facts = self._facts.get((subject, relation), [])
+        facts = self.about(subject, relation)
         return facts[0] if len(facts) == 1 else None
 
-    def is_only_subject(self, fact: Fact) -> bool:
-        """Say whether no other subject shares the value, so that the value alone identifies the subject."""
-        return len(self._inverse[fact.relation, _value_key(fact.value)]) == 1
+    def with_value(self, relation: str, value: Value) -> list[Fact]:
+        """Return every fact of a relation with this value; where there is one, the value identifies its subject."""
+        return self._inverse[relation, _value_key(value)]
 
     def find(self, name: str, *kinds: str) -> Entity | None:
         """Return the one entity of these kinds with a name; None where there is none, or more than one."""
@@ -117,9 +121,13 @@ class Graph:
         ]
         return found[0] if len(found) == 1 else None
 
+    def namesakes(self, entity: Entity) -> list[Entity]:
+        """Return the entities that the entity's name names, itself among them."""
+        return [self.entities[key] for key in sorted(self._by_name[name_key(entity.name)])]
+
     def is_ambiguous(self, entity: Entity) -> bool:
         """Say whether the entity's name also names something elsewhere, or another thing of its kind."""
-        others = [self.entities[key] for key in self._by_name[name_key(entity.name)] if key != entity.key]
+        others = [other for other in self.namesakes(entity) if other.key != entity.key]
         return any(other.cluster != entity.cluster or other.kind == entity.kind for other in others)
 
 

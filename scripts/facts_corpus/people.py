@@ -114,7 +114,7 @@ def _add_person(graph: Graph, synset: Synset, trades: list[str], demonyms: dict[
         draft.note("nationality", home or Value(text=country))
     if len(trades) == 1:
         draft.note("trade", Value(text=trades[0]))
-    full = [other for other in others if " " in other]
+    full = [other for other in others if " " in other and not _TITLES.match(other)]
     if full:
         draft.say("The name is also given as {o}.", "Another form of the name is {o}.", o=full[0])
     _add_birthplace(graph, synset, draft)

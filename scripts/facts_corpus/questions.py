@@ -60,7 +60,7 @@ class Question:
     kind: str
     """``single``, ``bridge``, ``comparison`` or ``bridge_comparison``."""
     template: str
-    """The relations it walks: questions with one template differ in names only."""
+    """The relations it walks, ``~`` before those walked backwards: questions with one template differ in names only."""
     gold: tuple[tuple[str, ...], ...]
     """Ids of the passages to find, turn by turn."""
     queries: tuple[tuple[str, ...], ...]
@@ -105,13 +105,13 @@ class Questioner:
         return self._split_of[self._graph.entities[(*question.subjects, *question.bridges)[0]].cluster]
 
     def from_chain(self, chain: Chain) -> Question | None:
-        """Word a chain as a question; None where the question or an earlier passage gives the answer away."""
+        """Word a chain as a question; None where its words or an earlier passage give away what is to be found."""
         key = _chain_key(chain)
         answers = self._answers(chain[-1])
         bridges = tuple(step.target for step in chain[:-1] if step.target)
         text = self._final_text(chain, key)
         earlier = [self._graph.passages[step.fact.passage_id].text for step in chain[:-1]]
-        if self._is_given_away(answers, text, earlier):
+        if self._is_given_away(answers, text, earlier) or self._is_named(bridges, text):
             return None
         return Question(
             text=text,
@@ -146,7 +146,7 @@ class Questioner:
                 if steps[0] and steps[1] and steps[0].fact.relation != comparison.relation:
                     found = [step for step in steps if step]
                     question = self._compared(comparison, pair, [self._phrase(step, key) for step in found], found)
-                    if not self._is_given_away(question.answers, question.text, []):
+                    if not self._is_named(question.bridges, question.text):
                         yield question
 
     def _start_steps(self) -> Iterator[Step]:
@@ -157,7 +157,7 @@ class Questioner:
                 if self._is_clear(fact.subject):
                     yield Step(fact=fact)
                 words = set(name_key(fact.value.text).split())
-                if relation.inverse_ask and words - STOP_WORDS and self._graph.is_only_subject(fact):
+                if relation.inverse_ask and words - STOP_WORDS and len(self._graph.with_value(name, fact.value)) == 1:
                     yield Step(fact=fact, is_inverse=True)
 
     def _is_whole(self, fact: Fact) -> bool:
@@ -222,6 +222,11 @@ class Questioner:
         in_text = any(contains_name(text, answer) for answer in long or answers)
         in_passage = any(contains_name(passage, answer) for passage in earlier for answer in long or answers)
         return in_text or in_passage or len(text.split()) > MAX_WORDS
+
+    def _is_named(self, keys: Iterable[str], text: str) -> bool:
+        """Say whether a text names one of the entities."""
+        names = [name for key in keys for name in _names(self._graph.entities[key])]
+        return any(contains_name(text, name) for name in names if len(name) > 2)
 
     def _pairs(self, comparison: Comparison, facts: list[Fact]) -> Iterator[tuple[Fact, Fact]]:
         """Yield pairs of one kind and split whose numbers differ enough, each subject with a few partners."""
