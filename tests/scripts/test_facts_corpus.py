@@ -55,7 +55,9 @@ def profile(name: str, capital: str, **more: str) -> dict[str, object]:
             "Country name": {
                 "conventional long form": field(f"Kingdom of {name}"),
                 "conventional short form": field(name),
+                "former": field(f"Old {name}, Lower {name}" if name == "Arcadia" else f"Old {name}"),
             },
+            "National holiday": field("Arcadia Day, 3 May" if name == "Arcadia" else "Founding Day, 1 June (1800)"),
             "Capital": {"name": field(capital), "geographic coordinates": field("59 20 N, 18 03 E")},
             "Executive branch": {"chief of state": field("King CARL (since 1973)")},
             "Administrative divisions": field(more.get("divisions", f"2 provinces; {name} East, {name} West")),
@@ -73,16 +75,19 @@ PROFILES = {
         "Candia", "Cora", borders="Arcadia 100 km; Boria 200 km", divisions="2 provinces; Mesa, Candia South"
     ),
 }
-ELEMENT = {
-    "atomic_number": 1,
-    "name": "Hydrogen",
-    "symbol": "H",
-    "period": 1,
-    "series": "Nonmetals",
-    "discovery_year": 1766,
-    "discoverers": "Henry Cavendish",
-    "discovery_location": "Boria",
-}
+ELEMENTS = [
+    {
+        "atomic_number": number,
+        "name": name,
+        "symbol": name[:2],
+        "period": 1,
+        "series": "Nonmetals",
+        "discovery_year": 1760 + number,
+        "discoverers": "Henry Cavendish" if number == 1 else "Known to the ancients",
+        "discovery_location": "Boria",
+    }
+    for number, name in enumerate(["Hydrogen", "Helium", "Lithium", "Beryllium", "Boron", "Carbon"], start=1)
+]
 
 
 def wordnet(tmp_path: Path, text: str = SYNSETS) -> dict[str, sources.Synset]:
@@ -92,7 +97,7 @@ def wordnet(tmp_path: Path, text: str = SYNSETS) -> dict[str, sources.Synset]:
 
 @pytest.fixture
 def graph(tmp_path) -> Graph:
-    return build_graph(PROFILES, wordnet(tmp_path), [ELEMENT])
+    return build_graph(PROFILES, wordnet(tmp_path), ELEMENTS)
 
 
 @pytest.fixture
@@ -202,6 +207,20 @@ def test_a_person_has_nationality_and_years(graph):
     assert graph.find("Living", "person") is None
 
 
+def test_a_relation_with_two_values_has_no_one_value(graph):
+    assert [fact.value.text for fact in graph.about("fb-aa", "former_name")] == ["Old Arcadia", "Lower Arcadia"]
+    assert graph.the("fb-aa", "former_name") is None
+    assert graph.the("fb-bb", "former_name").value.text == "Old Boria"
+
+
+def test_a_border_is_longest_only_where_it_clearly_is(tmp_path):
+    near = PROFILES | {"cc": profile("Candia", "Cora", borders="Arcadia 100 km; Boria 103 km")}
+    graph = build_graph(near, wordnet(tmp_path), [])
+    assert graph.the("fb-aa", "longest_border").value.entity == "fb-bb"
+    assert graph.the("fb-cc", "longest_border") is None
+    assert len(graph.about("fb-cc", "neighbour")) == 2
+
+
 def test_a_fact_must_stand_in_its_passage(graph):
     draft = Draft(graph, graph.entities["fb-aa"], "own")
     draft.say("{x} is warm.")
@@ -254,7 +273,8 @@ def test_a_relation_is_walked_back_where_its_value_is_of_one_subject(questioner)
     assert "Alba" in question.text
     labels = Counter(step.label for (step,) in questioner.chains(1))
     assert labels["~highest_point"] == 3
-    assert labels["~holiday"] == 0
+    assert labels["~holiday"] == 1
+    assert labels["holiday"] == 3
 
 
 def test_an_ambiguous_name_and_a_value_of_several_start_no_question(questioner):
@@ -278,7 +298,21 @@ def test_a_chain_stays_in_one_split(graph):
         assert len({split_of[graph.entities[step.fact.subject].cluster] for step in chain}) == 1
 
 
-def test_a_comparison_asks_for_the_right_one_of_two(questioner, graph):
+def test_comparisons_go_both_ways_and_are_right(questioner, graph):
+    (wanted,) = (comparison for comparison in COMPARISONS if comparison.relation == "atomic_number")
+    directions = set()
+    for question in questioner.comparisons():
+        if question.template == "atomic_number?":
+            numbers = {graph.entities[key].name: int(key.removeprefix("el-")) for key in question.subjects}
+            mentions = [graph.entities[key].mention for key in question.subjects]
+            is_larger = question.text in [wording.format(x=mentions[0], y=mentions[1]) for wording in wanted.larger]
+            best = max if is_larger else min
+            assert question.answers[0] == best(numbers, key=lambda name: numbers[name])
+            directions.add(is_larger)
+    assert directions == {True, False}
+
+
+def test_numbers_too_near_are_not_compared(questioner, graph):
     (area,) = (comparison for comparison in COMPARISONS if comparison.relation == "area")
     found = [question for question in questioner.comparisons() if question.template == "area?"]
     assert {frozenset(question.subjects) for question in found} == {
@@ -370,9 +404,9 @@ def test_rows_flatten_the_gold_passages_in_the_order_of_the_queries(questioner, 
 
 
 def test_equal_rows_give_equal_bytes(graph, tmp_path):
-    assert packed([{"a": 1}]) == packed([{"a": 1}])
+    assert packed([{"a": 1}])[4:8] == bytes(4)  # no time of day in the header
     sizes = write_corpus(graph, {"train": [], "test": []}, tmp_path / "one")
-    write_corpus(build_graph(PROFILES, wordnet(tmp_path), [ELEMENT]), {"train": [], "test": []}, tmp_path / "two")
+    write_corpus(build_graph(PROFILES, wordnet(tmp_path), ELEMENTS), {"train": [], "test": []}, tmp_path / "two")
     for name, size in sizes.items():
         data = (tmp_path / "one" / name).read_bytes()
         assert len(data) == size
