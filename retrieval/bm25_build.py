@@ -63,7 +63,7 @@ def check_settings(k1: float, b: float) -> None:
 
 def make_manifest(num_passages: int, corpus_digest: str, k1: float, b: float) -> Manifest:
     """Return what a BM25 index of a corpus is."""
-    settings = {"k1": k1, "b": b, "analysis": _ANALYSIS}
+    settings = {"k1": float(k1), "b": float(b), "analysis": _ANALYSIS}
     return Manifest(
         kind=KIND, version=VERSION, num_passages=num_passages, corpus_digest=corpus_digest, settings=settings
     )

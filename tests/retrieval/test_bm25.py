@@ -1,6 +1,6 @@
 """Embedded BM25 ranks as Lucene: by a table, by a plain reference and, where Java is there, by Lucene itself."""
 
-import json
+import contextlib
 import math
 import os
 import random
@@ -10,17 +10,22 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import srpo_envs
 from retrieval.analysis import analyze
 from retrieval.bm25 import Bm25Index, encode_lengths
+from retrieval.corpora import corpus_path
 from retrieval.corpus import contents_of, read_corpus, row_of
+from retrieval.lucene import LuceneRetriever, build_lucene_index
 from srpo_envs.errors import CorpusError, JavaRuntimeError, MissingPackageError, SearchIndexError
 from srpo_envs.search import Passage
+from srpo_envs.tasks.rows import read_rows
 
 LIMA = "Lima is the capital of Peru, founded by Francisco Pizarro in 1535."
 PASSAGES = [
@@ -63,6 +68,8 @@ LUCENE = {
     },
 }
 """What Anserini 1.7.1 (Lucene 9.9) finds in `PASSAGES`, by (k1, b) and query: ids and scores."""
+
+FACTS_QUESTIONS = Path(srpo_envs.__file__).parent / "tasks" / "data" / "facts_test.jsonl.gz"
 
 BUILD_AND_DIE = """
 import os, signal, sys
@@ -284,14 +291,17 @@ def test_threads_get_the_answers_of_one(tmp_path):
         assert [answer[0] for answer in pool.map(lambda query: index.search([query], 5), queries)] == expected
 
 
-def test_real_queries_rank_as_lucene_ranks_them(data_file, tmp_path):
-    lucene = pytest.importorskip("retrieval.lucene")
+@pytest.mark.parametrize("corpus", ["2wiki", "facts"])
+def test_real_queries_rank_as_lucene_ranks_them(corpus, data_file, tmp_path):
     pytest.importorskip("jnius_config", reason="pyjnius is not installed")
-    corpus = data_file("2wiki/corpus.jsonl")
-    passages = list(read_corpus(corpus))
-    queries = real_queries(passages, data_file("2wiki/questions.jsonl"), data_file("hotpotqa/questions.jsonl"))
+    if corpus == "facts":
+        path, questions = corpus_path("facts"), FACTS_QUESTIONS
+    else:
+        path, questions = data_file("2wiki/corpus.jsonl"), data_file("2wiki/questions.jsonl")
+    passages = list(read_corpus(path))
+    queries = real_queries(passages, read_rows(questions)[:300])
     ours = Bm25Index.from_corpus(passages).search(queries, 10)
-    theirs = lucene_answers(lucene, corpus, tmp_path, queries)
+    theirs = lucene_answers(passages, tmp_path, queries)
     same = [[p.id for p in our] == [p.id for p in their] for our, their in zip(ours, theirs, strict=True)]
     assert len(queries) == 500
     assert sum(same) >= 0.995 * len(same)
@@ -300,23 +310,20 @@ def test_real_queries_rank_as_lucene_ranks_them(data_file, tmp_path):
             assert [p.score for p in our] == pytest.approx([p.score for p in their], abs=3e-4)
 
 
-def lucene_answers(lucene, corpus, folder, queries):
+def lucene_answers(passages, folder, queries):
     try:
-        lucene.build_lucene_index(corpus, folder / "lucene")
-        retriever = lucene.LuceneRetriever.open(folder / "lucene")
+        build_lucene_index(passages, folder / "lucene")
+        with contextlib.closing(LuceneRetriever.open(folder / "lucene")) as retriever:
+            return retriever.search(queries, 10)
     except (JavaRuntimeError, MissingPackageError) as reason:
         pytest.skip(str(reason))
-    answers = retriever.search(queries, 10)
-    retriever.close()
-    return answers
 
 
-def real_queries(passages, *question_files):
-    """All questions, and titles, neighbouring and rare words of the passages, to 500 in all."""
+def real_queries(passages, questions):
+    """All questions, and titles, rare words and neighbouring words of the passages, to 500 in all."""
     rng = random.Random(1)
-    rows = [json.loads(line) for file in question_files for line in file.read_text(encoding="utf-8").splitlines()]
-    queries = [row["question"] for row in rows]
+    queries = [row["question"] for row in questions]
     queries += [passage.title for passage in rng.sample(passages, 60)]
-    queries += [" ".join(rng.choice(passages).text.split()[3:7]) for _ in range(50)]
     rare = [word for passage in passages for word in passage.text.split() if not word.isascii()]
-    return queries + [" ".join(rng.sample(rare, 3)) for _ in range(500 - len(queries))]
+    queries += [" ".join(rng.sample(rare, 3)) for _ in range(60)]
+    return queries + [" ".join(rng.choice(passages).text.split()[3:9]) for _ in range(500 - len(queries))]
