@@ -98,8 +98,6 @@ class CachedRetriever:
         own: dict[_Key, Future[_Answer]] = {}
         with self._lock:
             for key in keys:
-                if key in pending:
-                    continue
                 if key in self._answers:
                     self._answers.move_to_end(key)
                     pending[key] = Future()
