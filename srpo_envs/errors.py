@@ -109,6 +109,10 @@ class GraderUnavailableError(SurroundingsError):
     """The grading worker pool cannot be started or kept alive."""
 
 
+class NoEpisodeError(SurroundingsError):
+    """Not one episode of a collection came through; carries the first reason."""
+
+
 class EngineError(SurroundingsError):
     """A generation engine failed or answered with something unusable."""
 

@@ -22,8 +22,14 @@ from srpo_envs.errors import (
     ConfigError,
     EngineError,
     EnvMisuseError,
+    JavaRuntimeError,
     MemberMismatchError,
+    MissingExtraError,
+    MissingPackageError,
+    NoEpisodeError,
+    SearchIndexError,
     SurroundingsError,
+    UnknownIdError,
     near_miss,
 )
 from srpo_envs.records import ActiveSet, Episode, Member, MemberOutput
@@ -37,8 +43,17 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 
-_MISUSE = (EnvMisuseError, MemberMismatchError)
-"""An environment driven wrongly: every episode would meet it, and none should be dropped for it."""
+_MISUSE = (
+    ConfigError,
+    EnvMisuseError,
+    JavaRuntimeError,
+    MemberMismatchError,
+    MissingExtraError,
+    MissingPackageError,
+    SearchIndexError,
+    UnknownIdError,
+)
+"""An environment driven wrongly, or one that lacks what it needs: every episode would meet it, so none is dropped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,7 +180,8 @@ class Collector:
 
         Raises:
             EngineError: an engine failed as a whole, after its retries.
-            SurroundingsError: not one episode came through; carries the first reason.
+            NoEpisodeError: not one episode came through; carries the first reason.
+            SrpoError: the environments are driven wrongly or cannot work, such as one whose index does not exist.
         """
         if len({job.episode_id for job in jobs}) != len(jobs):
             raise ValueError("jobs: two jobs share an episode_id; ids must be unique within a collection")
@@ -329,7 +345,7 @@ class Collector:
     def _conclude(self, jobs: Sequence[EpisodeJob], progress: _Progress) -> Rollout:
         if jobs and not progress.finished:
             first = progress.failed[jobs[0].episode_id]
-            raise SurroundingsError(f"all {len(jobs)} episodes failed; the first: {first.reason}")
+            raise NoEpisodeError(f"all {len(jobs)} episodes failed; the first: {first.reason}")
         return Rollout(
             episodes=tuple(progress.finished[job.episode_id] for job in jobs if job.episode_id in progress.finished),
             failed=tuple(progress.failed[job.episode_id] for job in jobs if job.episode_id in progress.failed),

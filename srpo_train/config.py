@@ -140,6 +140,8 @@ class RolloutConfig(_Section):
     """G, episodes per question; advantages compare within these."""
     step_retries: NonNegativeInt = 2
     """Times an environment step is tried again after its surroundings failed, before its episode is dropped."""
+    lost_step_retries: NonNegativeInt = 8
+    """Times a step is collected again when not one of its episodes came through; the pauses grow from 1 to 60 s."""
     straggler_grace_s: PositiveFloat = 10.0
     """Seconds a round waits for slow environments before it goes on without them."""
     step_timeout_s: PositiveFloat = 60.0

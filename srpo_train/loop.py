@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ import torch
 
 import srpo_envs
 from srpo_envs.core import SetEnv
-from srpo_envs.errors import CheckpointError, ConfigError
+from srpo_envs.errors import CheckpointError, ConfigError, NoEpisodeError
 from srpo_envs.records import Episode, write_episodes
 from srpo_train.checkpoint import CheckpointStore
-from srpo_train.collect import Collector, Rollout, derive_seed
+from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
 from srpo_train.config import EnvConfig, Recipe
 from srpo_train.engines.base import Sampling
 from srpo_train.engines.transformers import TransformersEngine
@@ -37,6 +37,9 @@ from srpo_train.summary import summarize_rollout
 from srpo_train.task_order import TaskOrder, step_jobs
 
 logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> Path:
@@ -145,7 +148,7 @@ class Trainer:
             group_size=recipe.rollout.group_size,
             seed=recipe.seed,
         )
-        rollout = self._collector.collect(jobs, _sampling(recipe.sampling))
+        rollout = self._collect(jobs)
         experience = build_experience(rollout.episodes, self._objective, recipe.optim.max_row_tokens)
         update_begun = time.monotonic()
         update = self._update(experience, step)
@@ -158,6 +161,22 @@ class Trainer:
             **update,
             **_clock_metrics(rollout, update, step_s=now - begun, update_s=now - update_begun),
         }
+
+    def _collect(self, jobs: Sequence[EpisodeJob]) -> Rollout:
+        """Collect a step, again and again while nothing comes through: a search server may be on its way back.
+
+        Raises:
+            NoEpisodeError: it never was.
+        """
+        pause_s = _FIRST_PAUSE_S
+        for _ in range(self.recipe.rollout.lost_step_retries):
+            try:
+                return self._collector.collect(jobs, _sampling(self.recipe.sampling))
+            except NoEpisodeError as error:
+                logger.warning("step %d is lost and tried again in %.0f s: %s", self._step + 1, pause_s, error)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return self._collector.collect(jobs, _sampling(self.recipe.sampling))
 
     def _update(self, experience: Experience, step: int) -> dict[str, float]:
         if not experience.batch.num_events:

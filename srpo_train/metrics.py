@@ -37,7 +37,7 @@ class Metric:
     """
 
     name: str
-    """Stable key; ``{role}``, ``{policy}``, ``{metric}`` and ``{event_type}`` stand for a name, ``{k}`` for a cardinality."""
+    """Stable key; ``{role}``, ``{policy}``, ``{event_type}`` and ``{metric}`` are names, ``{k}`` is a cardinality."""
     unit: str
     """What one is."""
     meaning: str

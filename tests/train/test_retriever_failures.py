@@ -367,12 +367,12 @@ def train_village(server, tmp_path, monkeypatch):
     path = tmp_path / "recipe.toml"
     path.write_text(RECIPE)
 
-    def run(happenings, *, resume=False):
+    def run(happenings, *, resume=False, overrides=()):
         monkeypatch.setattr(
             "srpo_train.loop.TransformersEngine", lambda policy, max_batch_tokens: TrainedEngine(policy, happenings)
         )
-        overrides = [f"output_dir={tmp_path}", f"env.kwargs.retriever={server.url}?{TRIES}"]
-        return train(load_recipe(path, overrides), resume=resume)
+        fixed = [f"output_dir={tmp_path}", f"env.kwargs.retriever={server.url}?{TRIES}"]
+        return train(load_recipe(path, [*fixed, *overrides]), resume=resume)
 
     return run
 
@@ -403,13 +403,22 @@ def test_training_goes_on_past_an_outage(server, train_village):
     assert_run_is_sound(run_dir)
 
 
+def test_a_step_that_lost_every_episode_is_collected_again_when_the_server_is_back(server, train_village, monkeypatch):
+    # Step 2 is calls 15 to 20: each group asks its router and its searchers and then fails. Call 21 is its second try.
+    monkeypatch.setattr("srpo_train.loop._FIRST_PAUSE_S", 0.01)
+    run_dir = train_village({16: server.kill, 21: server.start})
+    assert logged(run_dir, "rollout/num_failed_episodes") == [0, 0]
+    assert logged(run_dir, "train/policy_version") == [1, 2]
+    assert_run_is_sound(run_dir)
+
+
 def test_a_run_that_lost_a_whole_step_to_an_outage_is_resumed_where_it_was(server, train_village, tmp_path):
-    # With nothing to learn from the run ends and says why; the step it was in is not counted.
+    # A server that stays away ends the run, which says why; the step it was in is not counted.
     with pytest.raises(SurroundingsError, match="all 6 episodes failed; the first: RetrieverError: http://127"):
-        train_village({16: server.kill})
+        train_village({16: server.kill}, overrides=["rollout.lost_step_retries=0"])
     assert logged(tmp_path / "outage", "rollout/num_failed_episodes") == [0]
     server.start()
-    run_dir = train_village({}, resume=True)
+    run_dir = train_village({}, resume=True, overrides=["rollout.lost_step_retries=0"])
     assert logged(run_dir, "rollout/num_failed_episodes") == [0, 0]
     assert logged(run_dir, "train/policy_version") == [1, 2]
     assert_run_is_sound(run_dir)
