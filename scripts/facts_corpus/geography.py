@@ -158,8 +158,10 @@ def _add_university(graph: Graph, synset: Synset) -> None:
     known = [city for city in cities if city and city.kind == "place"]
     if len(known) != 1:
         return
-    university = wordnet_entity(graph, synset, "university", max(synset.lemmas, key=len), "{x}", known[0].cluster)
-    draft = Draft(graph, university, "place")
+    name = max(synset.lemmas, key=len)
+    mention = "the {x}" if name.startswith("University") else "{x}"
+    university = wordnet_entity(graph, synset, "university", name, mention, known[0].cluster)
+    draft = Draft(graph, university, "place", called=university.mention)
     draft.say("{x} has its seat in {o}.", "The home of {x} is {o}.", o=known[0].name)
     draft.say("It is a place of higher learning where students take degrees and scholars do research.")
     draft.note("university_in", known[0])

@@ -47,7 +47,10 @@ _PRESIDENT = re.compile(r"^(\d+(?:st|nd|rd|th)) President of the United States")
 _CREATOR = re.compile(
     r"\bby ((?:[A-Z][\w.]+ ){0,3}[A-Z][\w-]+)|\b((?:[A-Z]\w+ ){0,2}[A-Z]\w+)'s (?:tragedy|plays?|novels?)"
 )
-_TITLES = re.compile(r"^(Sir|Dame|General|Saint|St\.|President|King|Queen|Lord|Lady|Mrs\.|Baron|Count|Duke|Captain) ")
+_TITLES = re.compile(
+    r"^(Sir|Dame|General|Saint|St\.|President|King|Queen|Lord|Lady|Mrs\.|Baron|Count|Duke|Captain|"
+    r"(First|Second|Third|Fourth|\d\w+) (Baron|Earl|Viscount|Marquess|Marquis|Duke|Lord)) "
+)
 
 
 def add_people(graph: Graph, synsets: dict[str, Synset]) -> None:
@@ -55,26 +58,30 @@ def add_people(graph: Graph, synsets: dict[str, Synset]) -> None:
     person = next(
         (synset.key for synset in synsets.values() if synset.category == "03" and "person" in synset.lemmas), ""
     )
-    people = [synset for synset in synsets.values() if synset.category == "18" and _is_a(synsets, synset, person)]
-    kinds = {synset.key: instance_kinds(synsets, synset) for synset in people}
-    counts = Counter(kind for found in kinds.values() for kind in found)
+    kinds = {synset.key: instance_kinds(synsets, synset) for synset in synsets.values() if synset.category == "18"}
+    people = [key for key in kinds if _is_a(synsets, synsets[key], person)]
+    counts = Counter(kind for key in people for kind in kinds[key])
     demonyms = _demonyms(graph)
-    for synset in people:
-        named = [kind for kind in kinds[synset.key] if kind.islower() and counts[kind] >= MIN_TRADE_COUNT]
+    for key in people:
+        named = [kind for kind in kinds[key] if kind.islower() and counts[kind] >= MIN_TRADE_COUNT]
         trades = ["painter" if kind == "old master" else kind for kind in named if kind not in NOT_TRADES]
-        if "fictional character" not in named:
-            _add_person(graph, synset, trades[:2], demonyms)
-    for synset in people:
-        if "fictional character" in kinds[synset.key]:
-            _add_character(graph, synset)
+        _add_person(graph, synsets[key], trades[:2], demonyms)
+    for key, found in kinds.items():
+        if "fictional character" in found:
+            _add_character(graph, synsets[key])
 
 
 def full_name(lemmas: tuple[str, ...]) -> str:
-    """Return the usual name: the first of several words that ends in the family name, or else the first word."""
+    """Return the usual name: the first of several words that ends in the family name and has no title before it.
+
+    Where all of these have a title, it is another name of several words; where there are none, it is the first word.
+    """
     family = lemmas[0]
     full = [lemma for lemma in lemmas if lemma.endswith(f" {family}")]
-    plain = [lemma for lemma in full if not _TITLES.match(lemma)]
-    return (plain or full or [family])[0]
+    if not full:
+        return family
+    several = [lemma for lemma in lemmas if " " in lemma]
+    return next((lemma for lemma in (*full, *several) if not _TITLES.match(lemma)), full[0])
 
 
 def _demonyms(graph: Graph) -> dict[str, str]:

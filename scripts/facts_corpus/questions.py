@@ -98,7 +98,7 @@ class Questioner:
         chains: Iterable[Chain] = ((step,) for step in self._starts)
         for _ in range(hops - 1):
             chains = (longer for chain in chains for longer in self._continued(chain))
-        return (chain for chain in chains)
+        yield from chains
 
     def split(self, question: Question) -> str:
         """Return the split of a question."""

@@ -94,8 +94,8 @@ RELATIONS: dict[str, Relation] = {
             "Which neighbour has the longest border with {x}?",
         ),
         phrase=(
-            "the neighbour with which {x} has its longest land border",
-            "the country along the longest border of {x}",
+            "the neighbour along the longest land border of {x}",
+            "the country that shares the longest land border of {x}",
         ),
         query="longest land border of {x}",
     ),
@@ -107,8 +107,8 @@ RELATIONS: dict[str, Relation] = {
             "Which neighbour has the shortest border with {x}?",
         ),
         phrase=(
-            "the neighbour with which {x} has its shortest land border",
-            "the country along the shortest border of {x}",
+            "the neighbour along the shortest land border of {x}",
+            "the country that shares the shortest land border of {x}",
         ),
         query="shortest land border of {x}",
     ),
@@ -425,14 +425,14 @@ RELATIONS: dict[str, Relation] = {
         subject_kind="genus",
         value_kind="family",
         ask=("To which family does {x} belong?", "In which family is {x} placed?"),
-        phrase=("the family in which {x} is placed", "the family of {x}"),
+        phrase=("the family that contains {x}", "the family of {x}"),
         query="genus {x} family",
     ),
     "order_of_family": Relation(
         subject_kind="family",
         value_kind="order",
         ask=("To which order does {x} belong?", "In which order is {x} placed?"),
-        phrase=("the order in which {x} is placed", "the order of {x}"),
+        phrase=("the order that contains {x}", "the order of {x}"),
         query="family {x} order",
     ),
     "class_of_order": Relation(

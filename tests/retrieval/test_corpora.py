@@ -189,6 +189,19 @@ def test_no_template_and_no_last_relation_is_overused(rows):
             assert count <= TEMPLATE_CAP * len(rows[split]), name
 
 
+def test_the_docs_tell_the_sizes(passages, rows):
+    docs = Path(srpo_envs.__file__).parents[1] / "docs" / "corpus.md"
+    if not docs.is_file():
+        pytest.skip("installed without the docs")
+    text = docs.read_text(encoding="utf-8")
+    assert f"{len(passages):,} short passages and {sum(map(len, rows.values())):,} questions" in text
+    for (kind, hops), count in Counter((row["type"], row["hops"]) for row in rows["train"]).items():
+        test = sum((row["type"], row["hops"]) == (kind, hops) for row in rows["test"])
+        assert f"| `{kind}` | {hops} | {count:,} | {test:,} |" in text
+    (example,) = re.findall(r"```json\n(.*?)```", text, flags=re.DOTALL)
+    assert json.loads(example) in rows["test"]
+
+
 # --- search -------------------------------------------------------------------------------------------------------
 
 

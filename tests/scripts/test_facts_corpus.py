@@ -29,6 +29,9 @@ SYNSETS = """\
 10794014 18 n 01 writer 0 001 @ 00007846 n 0000 | writes books or stories
 10363913 18 n 01 novelist 0 001 @ 10794014 n 0000 | one who writes novels
 10999999 18 n 02 Ekman 0 Kerstin_Ekman 0 002 @i 10794014 n 0000 + 00000001 a 0101 | Arcadian writer (1880-1940)
+09483738 18 n 01 fictional_character 0 001 @ 09483737 n 0000 | an imaginary person
+09483737 18 n 01 imaginary_being 0 000 | a creature of the imagination
+10777777 18 n 02 Bo 0 Little_Bo 0 001 @i 09483738 n 0000 | the hero of a novel by Kerstin Ekman
 10888888 18 n 01 Living 0 001 @i 10794014 n 0000 | Arcadian writer (born in 1933)
 """
 
@@ -150,6 +153,8 @@ def test_family_names_in_capitals_are_set_in_small_letters(text, name):
 
 def test_a_person_is_called_by_the_full_name_without_a_title():
     assert full_name(("de Gaulle", "General de Gaulle", "Charles de Gaulle")) == "Charles de Gaulle"
+    assert full_name(("Nuffield", "First Viscount Nuffield", "William Richard Morris")) == "William Richard Morris"
+    assert full_name(("Cavell", "Sir Cavell")) == "Sir Cavell"
     assert full_name(("Voltaire", "Arouet", "Francois-Marie Arouet")) == "Voltaire"
 
 
@@ -205,6 +210,11 @@ def test_a_person_has_nationality_and_years(graph):
     assert graph.the(person.key, "nationality").value.entity == "fb-aa"
     assert graph.the(person.key, "birth_year").value.number == 1880
     assert graph.find("Living", "person") is None
+
+
+def test_a_character_has_its_creator(graph):
+    character = graph.find("Little Bo", "character")
+    assert graph.the(character.key, "creator").value.text == "Kerstin Ekman"
 
 
 def test_a_relation_with_two_values_has_no_one_value(graph):
