@@ -104,9 +104,12 @@ class Batcher:
         with self._changed:
             if self._is_closed or self._num_waiting + len(queries) > self._max_waiting:
                 raise QueueFullError(f"{self._num_waiting} queries wait already, at most {self._max_waiting} may")
+            is_first = not self._waiting
             self._waiting.extend(jobs)
             self._num_waiting += len(queries)
-            self._changed.notify()
+            # Otherwise a worker watches the queue already, or all are busy.
+            if is_first or self._num_waiting >= self._max_batch:
+                self._changed.notify()
         return [job.future for job in jobs]
 
     def close(self, timeout_s: float) -> bool:

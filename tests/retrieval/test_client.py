@@ -81,7 +81,7 @@ def half_an_answer(handler):
 
 
 def silence(handler):
-    time.sleep(0.5)
+    time.sleep(1.0)
     handler.close_connection = True
 
 
@@ -134,7 +134,7 @@ def test_the_url_may_name_the_server_or_its_route(server, open_client, suffix):
 def test_faults_that_pass_are_retried(open_client, fault):
     script, times = faults_then_good(fault, fault)
     with scripted_server(script) as url:
-        assert open_client(url, timeout_s=0.2).search(["q"], 3) == found_for("q")
+        assert open_client(url, timeout_s=0.5).search(["q"], 3) == found_for("q")
     assert len(times) == 3
 
 

@@ -189,11 +189,10 @@ def test_it_answers_while_the_index_loads_and_says_so(caplog, monkeypatch):
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
         assert refused.json() == {"detail": "the retriever is still loading"}
         assert retrieve(client, topk=0).status_code == 422
-        time.sleep(0.05)
+        wait_for(lambda: "opening the retriever, 0 s so far" in caplog.text)
         may_open.set()
         wait_for(lambda: client.get("/health").status_code == 200)
         assert retrieve(client).status_code == 200
-    assert "opening the retriever, 0 s so far" in caplog.text
     assert "42 passages ready to be searched after" in caplog.text
 
 
@@ -230,7 +229,7 @@ def test_an_application_of_ones_own_tells_why_the_index_cannot_be_opened():
 
 
 def test_concurrent_requests_are_searched_together():
-    engine = KnownEngine(delay_s=0.02)
+    engine = KnownEngine(delay_s=0.05)
     with serving(engine) as client, ThreadPoolExecutor(32) as threads:
         answers = list(threads.map(lambda number: retrieve(client, [f"q{number}"], topk=1), range(96)))
     assert [answer.json()["result"][0][0]["id"] for answer in answers] == [f"q{number}#0" for number in range(96)]
