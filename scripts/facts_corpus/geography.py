@@ -7,7 +7,8 @@ import re
 from scripts.facts_corpus.draft import Draft
 from scripts.facts_corpus.graph import Entity, Graph, Value
 from scripts.facts_corpus.names import join_words, spellings, with_article
-from scripts.facts_corpus.sources import Synset, instance_kinds
+from scripts.facts_corpus.sources import Synset
+from scripts.facts_corpus.wordnet import instance_kinds, wordnet_entity
 
 LEFT_OUT = re.compile(
     r"country|nation|state|continent|Colony|kingdom|empire|period|district|territory|dominion|province|line|"
@@ -37,21 +38,6 @@ def add_geography(graph: Graph, synsets: dict[str, Synset]) -> None:
     for synset in synsets.values():
         if {"university", "college"} & set(kinds[synset.key]):
             _add_university(graph, synset)
-
-
-def wordnet_entity(graph: Graph, synset: Synset, kind: str, name: str, mention: str, cluster: str = "") -> Entity:
-    """Take in a synset under one of its lemmas, with the others as aliases; ``{x}`` in its mention is the name."""
-    key = f"wn-{synset.key}"
-    return graph.add(
-        Entity(
-            key=key,
-            kind=kind,
-            name=name,
-            mention=mention.format(x=name),
-            aliases=spellings(name, [lemma for lemma in synset.lemmas if lemma != name]),
-            cluster=cluster or key,
-        )
-    )
 
 
 def _add_states(graph: Graph, synsets: dict[str, Synset], kinds: dict[str, list[str]]) -> dict[str, Entity]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from scripts.facts_corpus.draft import Draft
-from scripts.facts_corpus.geography import wordnet_entity
 from scripts.facts_corpus.graph import Graph, Value
 from scripts.facts_corpus.names import join_words, with_article
-from scripts.facts_corpus.sources import Synset, instance_kinds
+from scripts.facts_corpus.sources import Synset
+from scripts.facts_corpus.wordnet import instance_kinds, wordnet_entity
 
 _YEAR = re.compile(r"(?<![\d-])\b(\d{3,4})\b(?! BC|-)")
 _SPAN = re.compile(r"\b(\d{4})-(\d{4})\b")

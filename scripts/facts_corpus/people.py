@@ -9,9 +9,10 @@ import re
 from collections import Counter
 
 from scripts.facts_corpus.draft import Draft
-from scripts.facts_corpus.graph import Entity, Graph, Value
-from scripts.facts_corpus.names import join_words, spellings, with_article
-from scripts.facts_corpus.sources import Synset, instance_kinds
+from scripts.facts_corpus.graph import Graph, Value
+from scripts.facts_corpus.names import join_words, with_article
+from scripts.facts_corpus.sources import Synset
+from scripts.facts_corpus.wordnet import instance_kinds, wordnet_entity
 
 BRITISH = {"English": "England", "Scottish": "Scotland", "Welsh": "Wales", "British": "the United Kingdom"}
 """Adjectives that the Factbook lacks, as it knows the United Kingdom only as a whole."""
@@ -100,7 +101,7 @@ def _add_person(graph: Graph, synset: Synset, trades: list[str], demonyms: dict[
     others = [lemma for lemma in synset.lemmas if lemma != name]
     country = _nationality(synset.gloss, demonyms)
     home = graph.find(country, "country") if country else None
-    person = _entity(graph, synset, "person", name, name, home.cluster if home else "")
+    person = wordnet_entity(graph, synset, "person", name, "{x}", home.cluster if home else "")
     draft = Draft(graph, person, "life")
     draft.say(
         "{x} was {what}{source}.",
@@ -158,7 +159,7 @@ def _add_character(graph: Graph, synset: Synset) -> None:
         return
     name = synset.lemmas[0] if " " in synset.lemmas[0] else full_name(synset.lemmas)
     others = [lemma for lemma in synset.lemmas if lemma != name]
-    character = _entity(graph, synset, "character", name, f"the fictional character {name}", creators[0].cluster)
+    character = wordnet_entity(graph, synset, "character", name, "the fictional character {x}", creators[0].cluster)
     draft = Draft(graph, character, "story")
     draft.say(
         "{x}{also} is a fictional character.",
@@ -169,12 +170,6 @@ def _add_character(graph: Graph, synset: Synset) -> None:
     draft.say("It belongs to the world of stories, not to history.", "One meets it in stories, not in history.")
     draft.note("creator", creators[0])
     draft.publish()
-
-
-def _entity(graph: Graph, synset: Synset, kind: str, name: str, mention: str, cluster: str) -> Entity:
-    key = f"wn-{synset.key}"
-    aliases = spellings(name, [lemma for lemma in synset.lemmas if lemma != name])
-    return graph.add(Entity(key=key, kind=kind, name=name, mention=mention, aliases=aliases, cluster=cluster or key))
 
 
 def _is_a(synsets: dict[str, Synset], synset: Synset, ancestor: str) -> bool:

@@ -39,11 +39,6 @@ class Synset:
         return [key for found, key in self.pointers if found == symbol]
 
 
-def instance_kinds(synsets: dict[str, Synset], synset: Synset) -> list[str]:
-    """Return what a synset is an instance of, by the first word for it; empty for a class."""
-    return [synsets[key].lemmas[0] for key in synset.related("@i")]
-
-
 def read_factbook() -> dict[str, dict[str, Any]]:
     """Return the country profiles of the World Factbook by their two-letter code, in order of the codes.
 

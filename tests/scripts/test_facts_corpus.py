@@ -21,6 +21,7 @@ from scripts.facts_corpus.people import full_name
 from scripts.facts_corpus.questions import Questioner
 from scripts.facts_corpus.relations import COMPARISONS, RELATIONS
 from scripts.facts_corpus.verify import verify_questions
+from scripts.facts_corpus.wordnet import instance_kinds
 from srpo_envs.errors import DatasetError
 
 SYNSETS = """\
@@ -185,7 +186,7 @@ def test_synsets_are_read_with_noun_pointers_only(tmp_path):
     assert synset.lemmas == ("Ekman", "Kerstin Ekman")
     assert synset.pointers == (("@i", "10794014"),)
     assert synset.gloss == "Arcadian writer (1880-1940)"
-    assert sources.instance_kinds(wordnet(tmp_path), synset) == ["writer"]
+    assert instance_kinds(wordnet(tmp_path), synset) == ["writer"]
 
 
 def test_a_field_loses_its_note_and_reads_empty_where_there_is_none():
