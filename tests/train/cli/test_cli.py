@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -317,14 +318,19 @@ def test_make_tiny_policy_passes_on_its_arguments_and_shows_the_rates(
 
     asked = []
 
-    def make(output_dir: Path, seed: int, *, show_progress: bool) -> dict[str, object]:
-        asked.append((output_dir, seed, show_progress))
+    def make(output_dir: Path, curriculum: Any, seed: int, *, show_progress: bool) -> dict[str, object]:
+        asked.append((output_dir, curriculum.name, seed, show_progress))
         return {"measured": {"team": {"accuracy": 0.25}}}
 
     monkeypatch.setattr(srpo_train.tiny.make, "make_tiny_policy", make)
     result = srpo("make-tiny-policy", tmp_path / "p", "--seed", 4)
-    assert asked == [(tmp_path / "p", 4, True)]
+    srpo("make-tiny-policy", tmp_path / "q", "--like", "tiny-searchers")
+    assert asked == [(tmp_path / "p", "tiny-team", 4, True), (tmp_path / "q", "tiny-searchers", 0, True)]
     assert re.search(r"team +accuracy 0\.250", result.stdout)
+
+
+def test_make_tiny_policy_knows_its_names(tmp_path: Path) -> None:
+    assert "did you mean 'tiny-team'" in refused("make-tiny-policy", tmp_path / "p", "--like", "tiny-tem")
 
 
 def test_make_tiny_policy_overwrites_nothing(tmp_path: Path) -> None:

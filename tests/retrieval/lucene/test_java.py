@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retrieval import java
-from retrieval.java import JavaRuntime, check_java_options, find_java_runtime, read_java_runtime
+from retrieval.lucene import java
+from retrieval.lucene.java import JavaRuntime, check_java_options, find_java_runtime, read_java_runtime
 from srpo_envs.errors import JavaRuntimeError
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.analysis import analyze
+from retrieval.bm25.analysis import analyze
+from retrieval.bm25.postings import Array, Inverter, Postings, merge
 from retrieval.corpus import Corpus, contents_of, iter_passages
 from retrieval.index_dir import Manifest, PassageWriter, new_index, write_manifest
-from retrieval.postings import Array, Inverter, Postings, merge
 from retrieval.progress import OnProgress
 
 KIND, VERSION = "bm25", 1

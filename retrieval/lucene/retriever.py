@@ -2,7 +2,7 @@
 
 An index is a plain Lucene index, so that pyserini reads what is built here and this reads what pyserini or Search-R1
 have built; one that is built here also has a manifest. Needs ``pip install 'srpo[lucene]'`` and pyserini without its
-dependencies (see `retrieval.anserini`)::
+dependencies (see `retrieval.lucene.anserini`)::
 
     build_lucene_index("corpus.jsonl", "indexes/lucene")
     LuceneRetriever.open("indexes/lucene").search(["capital of Peru"], top_k=3)
@@ -23,11 +23,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from retrieval.anserini import REQUIRED_MODULES, anserini_version, find_anserini, index_collection, required_java
 from retrieval.corpus import Corpus, contents_of, iter_passages, row_of, split_contents
 from retrieval.index_dir import MANIFEST_FILE, REBUILD, Manifest, new_index, open_manifest, write_manifest
-from retrieval.java import find_java_runtime
-from retrieval.jvm import DEFAULT_HEAP, JavaError, Jvm, start_jvm, without_java_objects
+from retrieval.lucene.anserini import REQUIRED_MODULES, anserini_version, find_anserini, index_collection, required_java
+from retrieval.lucene.java import find_java_runtime
+from retrieval.lucene.jvm import DEFAULT_HEAP, JavaError, Jvm, start_jvm, without_java_objects
 from retrieval.progress import OnProgress
 from srpo_envs.errors import RetrieverError, SearchIndexError
 from srpo_envs.search import Passage

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.postings import Inverter, Postings, TermList, merge
+from retrieval.bm25.postings import Inverter, Postings, TermList, merge
 from srpo_envs.errors import SearchIndexError
 
 TERMS = st.sampled_from(["a", "b", "ba", "é", "中", "😀", "\uffee"])

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import srpo_envs
-from retrieval.analysis import analyze
-from retrieval.bm25 import Bm25Index, encode_lengths
+from retrieval.bm25 import Bm25Index
+from retrieval.bm25.analysis import analyze
+from retrieval.bm25.index import encode_lengths
 from retrieval.corpora import corpus_path
 from retrieval.corpus import contents_of, read_corpus, row_of
 from retrieval.lucene import LuceneRetriever, build_lucene_index

@@ -1,7 +1,7 @@
 """Dense retrieval: passages and queries as vectors of one encoder, compared by inner product in a FAISS index.
 
-What is encoded, and how, is Search-R1's (`retrieval.encoders`), so its published indexes can be adopted. Its faults are
-not here: no passage is returned twice when more are asked for than there are, equal scores have an order, and an index
+What is encoded, and how, is Search-R1's (`retrieval.dense.encoders`), so its published indexes can be adopted. Its
+faults are not here: no passage is returned twice when more are asked for than there are, equal scores have an order, and an index
 never meets another encoder or corpus than it was built with. torch, transformers and faiss are imported on first use.
 """
 
@@ -12,12 +12,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from retrieval.dense_index import DenseIndex, HnswSettings, adopt_faiss_index, build_dense_index, open_dense_index
-from retrieval.encoders import EncoderSettings, Vectors
+from retrieval.dense.encoders import Vectors
+from retrieval.dense.index import DenseIndex, open_dense_index
 from srpo_envs.errors import RetrieverError
 from srpo_envs.search import Passage
-
-__all__ = ["DenseRetriever", "EncoderSettings", "HnswSettings", "adopt_faiss_index", "build_dense_index"]
 
 _SCORE_DECIMALS = 5
 """Decimals of a score. Beyond them the same text differs with the batch it is encoded in and the kernel faiss picks."""

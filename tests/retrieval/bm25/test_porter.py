@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.porter import porter_stem
+from retrieval.bm25.porter import porter_stem
 
 STEMS = """
     caresses caress   ponies poni       ties ti         caress caress     cats cat          feed feed

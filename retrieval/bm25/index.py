@@ -1,7 +1,7 @@
 """BM25 without Java, ranked as Lucene ranks: the order of documents and their scores are those of Anserini.
 
-Terms are those of Lucene's English analysis (`retrieval.analysis`). A document scores, summed over the terms of the
-query with their number of repeats in it,
+Terms are those of Lucene's English analysis (`retrieval.bm25.analysis`). A document scores, summed over the terms of
+the query with their number of repeats in it,
 
     repeats * idf - repeats * idf / (1 + tf * norm),    idf = ln(1 + (N - df + 0.5) / (df + 0.5)),
     norm = 1 / (k1 * (1 - b + b * length / average length)),
@@ -30,8 +30,8 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.analysis import analyze
-from retrieval.bm25_build import (
+from retrieval.bm25.analysis import analyze
+from retrieval.bm25.build import (
     BLOCK_SIZE,
     ID_RANKS_FILE,
     KIND,
@@ -41,9 +41,9 @@ from retrieval.bm25_build import (
     make_manifest,
     rank_ids,
 )
+from retrieval.bm25.postings import Array, Inverter, Postings
 from retrieval.corpus import Corpus, contents_of, corpus_digest, iter_passages
 from retrieval.index_dir import Manifest, PassageStore, open_array, open_manifest
-from retrieval.postings import Array, Inverter, Postings
 from retrieval.progress import OnProgress
 from srpo_envs.search import Passage
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from retrieval import anserini, jvm, lucene
-from retrieval.anserini import REQUIRED_MODULES, find_anserini, required_java
 from retrieval.index_dir import Manifest, new_index, write_manifest
-from retrieval.java import find_java_runtime
-from retrieval.jvm import JavaError
-from retrieval.lucene import LuceneRetriever, build_lucene_index
+from retrieval.lucene import LuceneRetriever, anserini, build_lucene_index, jvm
+from retrieval.lucene.anserini import REQUIRED_MODULES, find_anserini, required_java
+from retrieval.lucene.java import find_java_runtime
+from retrieval.lucene.jvm import JavaError
+from retrieval.lucene.retriever import _title_and_text
 from srpo_envs.errors import (
     CorpusError,
     JavaRuntimeError,
@@ -306,7 +306,7 @@ def test_an_index_that_stores_contents_alone_opens_and_one_without_texts_does_no
     ],
 )
 def test_a_stored_document_of_any_collection_is_shown(stored, expected):
-    assert lucene._title_and_text(stored) == expected
+    assert _title_and_text(stored) == expected
 
 
 # --- failures -----------------------------------------------------------------------------------------------------

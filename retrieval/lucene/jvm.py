@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from retrieval.java import check_java_options, find_java_runtime
+from retrieval.lucene.java import check_java_options, find_java_runtime
 from srpo_envs.errors import JavaRuntimeError, MissingExtraError
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import pytest
 from encoder_models import make_bert, minilm_folder
 
 from retrieval.dense import DenseRetriever, EncoderSettings, HnswSettings, adopt_faiss_index, build_dense_index
-from retrieval.dense_index import open_dense_index
+from retrieval.dense.index import open_dense_index
 from srpo_envs.errors import ConfigError, CorpusError, MissingExtraError, RetrieverError, SearchIndexError
 from srpo_envs.search import Passage, search_all
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from retrieval.corpus import contents_of
-from retrieval.encoders import Vectors
+from retrieval.dense.encoders import Vectors
 from retrieval.progress import OnProgress
 from srpo_envs.search import Passage
 
@@ -18,7 +18,7 @@ _STAGE = "encoding passages"
 
 
 class PassageEncoder(Protocol):
-    """What is needed of an encoder here, see `retrieval.encoders.TextEncoder`."""
+    """What is needed of an encoder here, see `retrieval.dense.encoders.TextEncoder`."""
 
     @property
     def dimension(self) -> int:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from retrieval.java import JavaRuntime
+from retrieval.lucene.java import JavaRuntime
 from srpo_envs.errors import MissingPackageError, SearchIndexError
 
 REQUIRED_MODULES = ("java.desktop", "java.logging")

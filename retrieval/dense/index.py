@@ -17,7 +17,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from retrieval.corpus import Corpus, contents_of, iter_passages
-from retrieval.encoders import EncoderSettings, TextEncoder, Vectors
+from retrieval.dense.encoders import EncoderSettings, TextEncoder, Vectors
+from retrieval.dense.vectors import encode_corpus
 from retrieval.index_dir import (
     REBUILD,
     Manifest,
@@ -28,7 +29,6 @@ from retrieval.index_dir import (
     write_manifest,
 )
 from retrieval.progress import OnProgress
-from retrieval.vectors import encode_corpus
 from srpo_envs.errors import ConfigError, MissingExtraError, SearchIndexError, near_miss
 
 Kind = Literal["flat", "hnsw"]
@@ -77,8 +77,8 @@ def build_dense_index(
 ) -> None:
     """Encode a corpus and write its index.
 
-    Vectors are kept beside the index until it is whole (`retrieval.vectors`): the same call after a crash goes on where
-    it was, one with another corpus or encoder starts anew. The vectors of the whole corpus must fit into memory.
+    Vectors are kept beside the index until it is whole (`retrieval.dense.vectors`): the same call after a crash goes on
+    where it was, one with another corpus or encoder starts anew. The vectors of the whole corpus must fit into memory.
 
     Args:
         corpus: A corpus file, or its passages.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from encoder_models import WORDS, make_bert, make_decoder, minilm_folder
 
-from retrieval.encoders import EncoderSettings, TextEncoder, pool
+from retrieval.dense.encoders import EncoderSettings, TextEncoder, pool
 from srpo_envs.errors import ConfigError, EncoderLoadError, MissingExtraError, RetrieverError
 
 torch = pytest.importorskip("torch")
@@ -60,7 +60,7 @@ def test_settings_out_of_range_are_named(fields: dict[str, object], message: str
 
 
 def test_importing_takes_no_heavy_library() -> None:
-    modules = "retrieval.encoders, retrieval.vectors, retrieval.dense, retrieval.hybrid, retrieval.cache"
+    modules = "retrieval.dense.encoders, retrieval.dense.vectors, retrieval.dense, retrieval.hybrid, retrieval.cache"
     heavy = "{'torch', 'transformers', 'faiss', 'rich'} & set(sys.modules)"
     code = f"import sys, {modules}; sys.exit({heavy} or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.analysis import MAX_WORD_UNITS, STOP_WORDS, analyze, find_words, term_of
+from retrieval.bm25.analysis import MAX_WORD_UNITS, STOP_WORDS, analyze, find_words, term_of
 
 TERMS = [
     ("The Director's possibly generally relational archaeology", "director possibl gener relat archaeolog"),

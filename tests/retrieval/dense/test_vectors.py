@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retrieval.encoders import Vectors
-from retrieval.vectors import encode_corpus
+from retrieval.dense.encoders import Vectors
+from retrieval.dense.vectors import encode_corpus
 from srpo_envs.search import Passage
 
 SHARD = 4

@@ -21,8 +21,8 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from retrieval.porter import porter_stem
-from retrieval.word_break_classes import WORD_BREAK_CLASSES
+from retrieval.bm25.porter import porter_stem
+from retrieval.bm25.word_break_classes import WORD_BREAK_CLASSES
 
 STOP_WORDS = frozenset(
     (
