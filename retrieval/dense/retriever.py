@@ -1,8 +1,9 @@
 """Dense retrieval: passages and queries as vectors of one encoder, compared by inner product in a FAISS index.
 
 What is encoded, and how, is Search-R1's (`retrieval.dense.encoders`), so its published indexes can be adopted. Its
-faults are not here: no passage is returned twice when more are asked for than there are, equal scores have an order, and an index
-never meets another encoder or corpus than it was built with. torch, transformers and faiss are imported on first use.
+faults are not here: no passage is returned twice when more are asked for than there are, equal scores have an order,
+and an index never meets another encoder or corpus than it was built with. torch, transformers and faiss are imported
+on first use.
 """
 
 from __future__ import annotations

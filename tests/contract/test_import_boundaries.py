@@ -120,6 +120,14 @@ def test_importing_environments_pulls_in_no_learner():
     assert in_fresh_process(code) == "[]"
 
 
+def test_importing_search_engines_pulls_in_none_of_what_they_run_on():
+    code = (
+        "import sys, retrieval; retrieval.DenseRetriever, retrieval.LuceneRetriever; "
+        "print(sorted({'torch', 'transformers', 'faiss', 'jnius', 'fastapi', 'srpo_train'} & set(sys.modules)))"
+    )
+    assert in_fresh_process(code) == "[]"
+
+
 def test_importing_environments_pulls_in_no_particular_world():
     code = "import sys, srpo_envs; print([m for m in sys.modules if m.startswith('srpo_envs.grading')])"
     assert in_fresh_process(code) == "[]"
