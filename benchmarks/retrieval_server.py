@@ -8,6 +8,10 @@ half of the requests are answered, and is started again at once; the time it is 
 
     python benchmarks/retrieval_server.py --data DIR      # or SRPO_DATA; DIR holds 2wiki/corpus.jsonl, questions.jsonl
     python benchmarks/retrieval_server.py --data DIR --clients 64 --requests 2000
+    python benchmarks/retrieval_server.py --data DIR --requests 2000 --call-ms 50 --timeout-s 10
+
+The last one adds a pause to every call of the engine, one call at a time, as an encoder on a GPU would: what then
+decides is whether queries of different clients are searched together.
 """
 
 from __future__ import annotations
@@ -24,9 +28,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +42,7 @@ sys.path.pop(0)  # this folder, in which `retrieval` would be a benchmark
 from retrieval.bm25 import Bm25Index
 from retrieval.client import HttpRetriever
 from retrieval.server import ServerSettings, serve
+from srpo_envs.search import Passage
 
 DATA = Path(os.environ.get("SRPO_DATA", "data"))
 TOP_K = 3
@@ -50,21 +56,38 @@ Ask = Callable[[str], list[str]]
 # --- servers ------------------------------------------------------------------------------------------------------
 
 
-def serve_ours(index: str, port: int) -> None:
-    serve(lambda: Bm25Index.open(index), ServerSettings(port=port))
+class Engine:
+    """The index, with a pause in every call; only one call pauses at a time."""
+
+    def __init__(self, index: str, pause_s: float) -> None:
+        self._index = Bm25Index.open(index)
+        self.fingerprint, self.num_passages = self._index.fingerprint, self._index.num_passages
+        self._pause_s = pause_s
+        self._lock = threading.Lock()
+
+    def search(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
+        """Return what the index finds."""
+        if self._pause_s:
+            with self._lock:
+                time.sleep(self._pause_s)
+        return self._index.search(queries, top_k)
 
 
-def serve_plain(index: str, port: int) -> None:
+def serve_ours(engine: Engine, port: int) -> None:
+    serve(engine, ServerSettings(port=port))
+
+
+def serve_plain(engine: Engine, port: int) -> None:
     import uvicorn
     from fastapi import FastAPI
 
-    app, searcher = FastAPI(), Bm25Index.open(index)
+    app = FastAPI()
 
     @app.post("/retrieve")
     def retrieve(request: dict[str, Any]) -> dict[str, Any]:
         result = []
         for query in request["queries"]:
-            (found,) = searcher.search([query], request["topk"])
+            (found,) = engine.search([query], request["topk"])
             documents = [{"id": passage.id, "title": passage.title, "text": passage.text} for passage in found]
             result.append(
                 [
@@ -83,12 +106,13 @@ SERVERS = {"ours": serve_ours, "plain": serve_plain}
 class Server:
     """A server process that can be killed and started again."""
 
-    def __init__(self, kind: str, index: Path) -> None:
+    def __init__(self, kind: str, index: Path, call_ms: float) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.cpu_s = 0.0
         """Processor time of the processes that have ended."""
-        self._command = [sys.executable, __file__, "--serve", kind, "--index", str(index), "--port", str(port)]
+        options = {"--serve": kind, "--index": index, "--port": port, "--call-ms": call_ms}
+        self._command = [sys.executable, __file__, *(str(word) for option in options.items() for word in option)]
         self.start()
 
     def start(self) -> None:
@@ -105,9 +129,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(kind: str, index: Path) -> Iterator[Server]:
+def running(kind: str, index: Path, call_ms: float) -> Iterator[Server]:
     """Run a server that answers."""
-    server = Server(kind, index)
+    server = Server(kind, index, call_ms)
     probe = HttpRetriever(server.url)
     try:
         probe.wait_until_ready(60)
@@ -121,18 +145,19 @@ def running(kind: str, index: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def patient_client(url: str) -> Iterator[Ask]:
-    retriever = HttpRetriever(url, timeout_s=60, total_timeout_s=300, max_retries=1000, longest_pause_s=1)
+def patient_client(url: str, timeout_s: float) -> Iterator[Ask]:
+    options = {"timeout_s": timeout_s, "total_timeout_s": 5 * timeout_s, "max_retries": 1000, "longest_pause_s": 1.0}
+    retriever = HttpRetriever(url, **options)
     yield lambda query: [passage.id for passage in retriever.search([query], TOP_K)[0]]
     retriever.close()
 
 
 @contextlib.contextmanager
-def plain_client(url: str) -> Iterator[Ask]:
+def plain_client(url: str, timeout_s: float) -> Iterator[Ask]:
     def ask(query: str) -> list[str]:
         body = json.dumps({"queries": [query], "topk": TOP_K, "return_scores": True}).encode()
         request = urllib.request.Request(f"{url}/retrieve", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return [item["document"]["id"] for item in json.load(answer)["result"][0]]
 
     yield ask
@@ -150,7 +175,9 @@ class Tally:
     num_wrong: int = 0
 
 
-def run_clients(kind: str, url: str, num_threads: int, shares: list[tuple[str, list[str]]], progress: Any) -> Tally:
+def run_clients(
+    kind: str, url: str, timeout_s: float, num_threads: int, shares: list[tuple[str, list[str]]], progress: Any
+) -> Tally:
     """Ask every query of a share with so many threads; `progress` collects a mark for every request."""
     tally = Tally()
 
@@ -165,21 +192,28 @@ def run_clients(kind: str, url: str, num_threads: int, shares: list[tuple[str, l
             tally.num_wrong += not is_right
         progress.put(1)
 
-    with CLIENTS[kind](url) as ask, ThreadPoolExecutor(num_threads) as threads:
+    with CLIENTS[kind](url, timeout_s) as ask, ThreadPoolExecutor(num_threads) as threads:
         for _ in threads.map(lambda share: work(ask, *share), shares):
             pass
     return tally
 
 
 def measure(
-    server: Server, client: str, num_clients: int, requests: list[tuple[str, list[str]]], *, is_killed: bool
+    server: Server, client: str, args: argparse.Namespace, requests: list[tuple[str, list[str]]], *, is_killed: bool
 ) -> tuple[list[Tally], float]:
     """Run all client processes, and replace the server in the middle where it is killed. Returns seconds too."""
     fork = multiprocessing.get_context("fork")
     with fork.Manager() as manager, fork.Pool(NUM_PROCESSES) as pool:
         progress = manager.Queue()
         shares = [
-            (client, server.url, num_clients // NUM_PROCESSES, requests[number::NUM_PROCESSES], progress)
+            (
+                client,
+                server.url,
+                args.timeout_s,
+                args.clients // NUM_PROCESSES,
+                requests[number::NUM_PROCESSES],
+                progress,
+            )
             for number in range(NUM_PROCESSES)
         ]
         start = time.monotonic()
@@ -231,8 +265,8 @@ def compare(args: argparse.Namespace, index: Path) -> None:
     print(f"{args.clients} clients, {args.requests} requests of one query, top {TOP_K}")
     print(COLUMNS)
     for client, killed, kind in itertools.product(CLIENTS, ("no", "once"), SERVERS):
-        with running(kind, index) as server:
-            tallies, seconds = measure(server, client, args.clients, requests, is_killed=killed == "once")
+        with running(kind, index, args.call_ms) as server:
+            tallies, seconds = measure(server, client, args, requests, is_killed=killed == "once")
         print(row((kind, client, killed), tallies, seconds, server.cpu_s), flush=True)
 
 
@@ -241,12 +275,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the data sets")
     parser.add_argument("--clients", type=int, default=256)
     parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--timeout-s", type=float, default=60, help="how long a client waits for one try")
+    parser.add_argument("--call-ms", type=float, default=0, help="pause in every call of the engine")
     parser.add_argument("--serve", choices=sorted(SERVERS), help=argparse.SUPPRESS)
     parser.add_argument("--index", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        SERVERS[args.serve](args.index, args.port)
+        SERVERS[args.serve](Engine(args.index, args.call_ms / 1000), args.port)
         return
     corpus = args.data / "2wiki" / "corpus.jsonl"
     if not corpus.is_file():
