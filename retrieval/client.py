@@ -73,7 +73,7 @@ class HttpRetriever:
         *,
         timeout_s: float = 10.0,
         connect_timeout_s: float = 3.0,
-        total_timeout_s: float = 120.0,
+        total_timeout_s: float = 50.0,
         max_retries: int = 10,
         first_pause_s: float = 0.1,
         longest_pause_s: float = 5.0,

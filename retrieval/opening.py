@@ -1,4 +1,4 @@
-"""Retrievers by name: what stands behind ``bm25:``, ``lucene:``, ``dense:``, ``hybrid:`` and ``http:`` in a recipe.
+"""Retrievers by name: what stands behind ``bm25:``, ``lucene:``, ``dense:``, ``hybrid:``, ``http:`` and ``tape:``.
 
 ``bm25:`` also takes the name of a shipped corpus, such as ``bm25:facts``. Its index is built once, in seconds, and kept
 in the cache: ``$SRPO_CACHE``, else ``srpo`` in the user's cache folder.
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from retrieval.dense import DenseRetriever
     from retrieval.hybrid import HybridRetriever
     from retrieval.lucene import LuceneRetriever
+    from retrieval.tape import TapeRetriever
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,13 @@ def open_http(location: str) -> HttpRetriever:
     from retrieval.client import HttpRetriever
 
     return HttpRetriever.open(location)
+
+
+def open_tape(location: str) -> TapeRetriever:
+    """Open a recording of searches by its file."""
+    from retrieval.tape import TapeRetriever
+
+    return TapeRetriever.open(location)
 
 
 def cache_dir() -> Path:

@@ -15,6 +15,9 @@ from typing import Any
 STOP = "STOP"
 """The parsed value of a router's decision to end the collection of evidence."""
 
+MAX_QUERY_CHARS = 2000
+"""Longest search query in characters. Search servers refuse long ones, and that would be held against the server."""
+
 _BOX_COMMAND = re.compile(r"\\boxed(?![A-Za-z])")
 _FBOX_COMMAND = re.compile(r"\\fbox(?![A-Za-z])")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -208,9 +211,12 @@ def parse_search(text: str) -> Parsed | Malformed:
         text: the whole response.
 
     Returns:
-        `Parsed(query)`, or why there is none.
+        `Parsed(query)`, or why there is none; a query beyond `MAX_QUERY_CHARS` is none.
     """
-    return _after_think_block(text, "search", other="answer")
+    query = _after_think_block(text, "search", other="answer")
+    if isinstance(query, Parsed) and len(query.value) > MAX_QUERY_CHARS:
+        return Malformed("query too long")
+    return query
 
 
 def parse_answer(text: str) -> Parsed | Malformed:

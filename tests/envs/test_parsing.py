@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srpo_envs.parsing import (
+    MAX_QUERY_CHARS,
     Malformed,
     Parsed,
     extract_boxed,
@@ -214,3 +215,10 @@ def test_hostile_repetition_takes_linear_time(piece: str) -> None:
         reader(text)
     parse_route(text, low=1, high=5)
     assert time.perf_counter() - start < 2.0
+
+
+def test_a_query_beyond_what_search_servers_take_is_malformed():
+    longest = "x" * MAX_QUERY_CHARS
+    assert parse_search(f"<think></think><search>{longest}</search>") == Parsed(longest)
+    assert parse_search(f"<think></think><search>{longest}x</search>") == Malformed("query too long")
+    assert parse_step(f"<think></think><search>{longest}x</search>") == Malformed("query too long")

@@ -9,7 +9,8 @@ import pytest
 from retrieval import opening
 from retrieval.bm25 import Bm25Index
 from retrieval.client import HttpRetriever
-from srpo_envs.errors import ConfigError, SearchIndexError, UnknownIdError
+from retrieval.tape import RecordingRetriever
+from srpo_envs.errors import ConfigError, RetrieverError, SearchIndexError, UnknownIdError
 from srpo_envs.search import Passage, open_retriever
 
 PASSAGES = [
@@ -78,3 +79,13 @@ def test_a_url_opens_a_client_with_its_settings() -> None:
 def test_an_unknown_scheme_tells_the_nearest() -> None:
     with pytest.raises(UnknownIdError, match="did you mean 'bm25'"):
         opening.open_any("bm52:village")
+
+
+def test_a_tape_answers_by_name(tmp_path: Path) -> None:
+    recording = RecordingRetriever(Bm25Index.from_corpus(PASSAGES), tmp_path / "searches.jsonl")
+    recorded = recording.search(["capital of Peru"], 1)
+    recording.close()
+    tape = open_retriever(f"tape:{tmp_path / 'searches.jsonl'}")
+    assert tape.search(["capital of Peru"], 1) == recorded
+    with pytest.raises(RetrieverError, match="currency of Chad"):
+        tape.search(["currency of Chad"], 1)
