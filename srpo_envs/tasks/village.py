@@ -1,9 +1,9 @@
 """A village of invented people: a world to search in that suits a model of a hundred thousand parameters.
 
 Everybody has a friend, a teacher, a boss and an age, and each of these facts is one passage. Questions need one query,
-two queries one after the other (``Name the friend of the boss of Bako.``), two at once (``Who is older, Bako or
-Demi?``) or two at once twice. The world is the same for everyone, so that its corpus can ship (`passages`, registered
-as ``bm25:village``); only the questions vary.
+two queries one after the other (``Name the friend of the boss of Bako.``), two at once (``Name 1) the age of Bako and
+2) the boss of Demi.``) or two at once twice. The world is the same for everyone, so that its corpus can ship
+(`passages`, registered as ``bm25:village``); only the questions vary.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -41,9 +42,12 @@ LEVELS: dict[int, tuple[Kind, ...]] = {
 }
 """Kinds of questions, by level; a level asks its kinds equally often."""
 
+_SHAPES: dict[Kind, tuple[int, int]] = {"lookup": (1, 1), "chain": (2, 1), "pair": (1, 2), "pair_of_chains": (2, 2)}
+"""Queries one after the other, and how many such chains at once."""
+
 _WORLD_SEED = 7
 _TEST_SHARE = 10  # one question in ten is held out
-_MAX_NEW_TOKENS = {"router": 8, "searcher": 20, "verifier": 6, "answerer": 20, "agent": 20}
+_MAX_NEW_TOKENS = {"router": 8, "searcher": 20, "verifier": 6, "answerer": 48, "agent": 48}
 
 
 class Village:
@@ -102,11 +106,12 @@ class Village:
         return ""
 
     def render_evidence(self, evidence: ShownEvidence) -> str:
-        """Write one line for each passage, a line for each query that brought none, and each verdict as its word."""
+        """Write one line for each passage, a word for each query that brought none or only known ones, and verdicts."""
         lines = []
         for turn in evidence.turns:
             for query in turn.queries:
-                lines += [passage.text for passage in query.passages] or ["nothing"]
+                nothing_new = "repeated" if query.num_repeated else "nothing"
+                lines += [passage.text for passage in query.passages] or [nothing_new]
             lines += ["malformed"] * len(turn.malformed)
             if turn.verdict is not None:
                 lines.append(turn.verdict.parsed)
@@ -189,37 +194,35 @@ def _passage_id(query: str) -> str:
 
 def _draw(kind: Kind, rng: np.random.Generator) -> tuple[str, str, list[list[str]]]:
     """Return a question, its answer, and the queries of each turn that find everything it needs."""
-    if kind == "lookup":
-        name, relation = _person(rng), RELATIONS[int(rng.integers(len(RELATIONS)))]
-        return f"Name the {relation} of {name}.", facts()[name][relation], [[write_query(relation, name)]]
-    if kind == "chain":
-        name, first = _person(rng), _relation(rng)
-        last = RELATIONS[int(rng.integers(len(RELATIONS)))]
-        middle = facts()[name][first]
-        queries = [[write_query(first, name)], [write_query(last, middle)]]
-        return f"Name the {last} of the {first} of {name}.", facts()[middle][last], queries
-    return _draw_pair(kind == "pair_of_chains", rng)
-
-
-def _draw_pair(is_chained: bool, rng: np.random.Generator) -> tuple[str, str, list[list[str]]]:
-    """Two people whose ages differ in the first digit, named or described by whom they are to somebody."""
+    num_hops, num_branches = _SHAPES[kind]
     while True:
-        names = [_person(rng), _person(rng)]
-        relations = [_relation(rng), _relation(rng)]
-        compared = [facts()[n][r] for n, r in zip(names, relations, strict=True)] if is_chained else names
-        ages = [facts()[name]["age"] for name in compared]
-        if ages[0][0] != ages[1][0] and len({*names, *compared}) == 2 + 2 * is_chained:
+        branches = [_draw_branch(num_hops, rng) for _ in range(num_branches)]
+        turns = [list(queries) for queries in zip(*(branch.queries for branch in branches), strict=True)]
+        if len({query for queries in turns for query in queries}) == num_hops * num_branches:
             break
-    described = [f"the {r} of {n}" for n, r in zip(names, relations, strict=True)] if is_chained else names
-    lookups = [write_query("age", name) for name in compared]
-    steps = [[write_query(r, n) for n, r in zip(names, relations, strict=True)], lookups] if is_chained else [lookups]
-    older = compared[int(ages[1] > ages[0])]
-    return f"Who is older, {described[0]} or {described[1]}?", older, steps
+    descriptions = [branch.description for branch in branches]
+    if num_branches > 1:
+        descriptions = [f"{number}) {description}" for number, description in enumerate(descriptions, start=1)]
+    return f"Name {' and '.join(descriptions)}.", " and ".join(branch.value for branch in branches), turns
 
 
-def _person(rng: np.random.Generator) -> str:
-    return people()[int(rng.integers(NUM_PEOPLE))]
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """One thing a question asks for: ``the age of the boss of Bako``, ``47``, and the queries that lead there."""
+
+    description: str
+    value: str
+    queries: list[str]
 
 
-def _relation(rng: np.random.Generator) -> str:
-    return PERSON_RELATIONS[int(rng.integers(len(PERSON_RELATIONS)))]
+def _draw_branch(num_hops: int, rng: np.random.Generator) -> _Branch:
+    """Follow random relations from a random person; only the last may lead to an age."""
+    value = description = people()[int(rng.integers(NUM_PEOPLE))]
+    queries = []
+    for hop in range(num_hops):
+        choices = RELATIONS if hop == num_hops - 1 else PERSON_RELATIONS
+        relation = choices[int(rng.integers(len(choices)))]
+        queries.append(write_query(relation, value))
+        value = facts()[value][relation]
+        description = f"the {relation} of {description}"
+    return _Branch(description, value, queries)

@@ -1,4 +1,4 @@
-"""``srpo make-tiny-policy``: make the embedded policy from nothing."""
+"""``srpo make-tiny-policy``: make an embedded policy from nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ import typer
 
 def make_tiny_policy(
     output_dir: Annotated[Path, typer.Argument(help="New or empty directory for the checkpoint.")],
+    like: Annotated[str, typer.Option(help="Which one: tiny-team (arithmetic) or tiny-searchers.")] = "tiny-team",
     seed: Annotated[int, typer.Option(help="Decides weights and examples.")] = 0,
 ) -> None:
-    """Make the tiny policy that plays every role of the arithmetic team, right only part of the time."""
+    """Make a tiny policy that plays every role of a team, right only part of the time."""
+    from srpo_envs.errors import UnknownIdError, near_miss
+    from srpo_train.tiny.make import CURRICULA
     from srpo_train.tiny.make import make_tiny_policy as make
 
-    for setting, rates in make(output_dir, seed, show_progress=True)["measured"].items():
+    if like not in CURRICULA:
+        raise UnknownIdError(f"no tiny policy {like!r}{near_miss(like, CURRICULA)}")
+    for setting, rates in make(output_dir, CURRICULA[like], seed, show_progress=True)["measured"].items():
         typer.echo(f"{setting:12} " + "  ".join(f"{name} {value:.3f}" for name, value in rates.items()))
     typer.echo(f"checkpoint: {output_dir}")

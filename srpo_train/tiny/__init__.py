@@ -1,22 +1,26 @@
-"""The embedded policy: a standard decoder of 0.1 million parameters that can play every role and still has to learn.
+"""The embedded policies: standard decoders of 0.1 million parameters that play every role of a team and have to learn.
 
-`checkpoint_dir` is the shipped checkpoint (recipes call it ``builtin:tiny-team``); `srpo_train.tiny.make` is the recipe
-that made it.
+`checkpoint_dir` is the folder of a shipped one; recipes call them ``builtin:tiny-team`` and ``builtin:tiny-searchers``.
+`srpo_train.tiny.make` is what made them.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from srpo_train.policies.loading import resolve_source
+from srpo_train.policies.loading import BUILTIN_PREFIX, resolve_source
 
 __all__ = ["checkpoint_dir"]
 
 
-def checkpoint_dir() -> Path:
-    """Return the folder of the shipped checkpoint, which ``from_pretrained`` loads without a network.
+def checkpoint_dir(name: str = "tiny-team") -> Path:
+    """Return the folder of a shipped checkpoint, which ``from_pretrained`` loads without a network.
+
+    Args:
+        name: ``tiny-team`` or ``tiny-searchers``.
 
     Raises:
-        PolicyLoadError: this installation left the checkpoint out.
+        ConfigError: there is no such checkpoint.
+        PolicyLoadError: this installation left it out.
     """
-    return Path(resolve_source("tiny-team", "builtin:tiny-team"))
+    return Path(resolve_source(name, f"{BUILTIN_PREFIX}{name}"))

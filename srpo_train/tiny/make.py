@@ -1,4 +1,4 @@
-"""The whole recipe of the embedded policy: tokenizer, two supervised phases, measured rates, checkpoint."""
+"""The whole recipe of an embedded policy: tokenizer, two supervised phases, measured rates, checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,46 +20,43 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3ForCaus
 
 from srpo_envs.errors import CheckpointError
 from srpo_train.policies.policy import Policy
-from srpo_train.tiny.experts import CLEAN
+from srpo_train.tiny.arithmetic.curriculum import ARITHMETIC
+from srpo_train.tiny.curriculum import Curriculum, Phase
+from srpo_train.tiny.experts import HabitsT
 from srpo_train.tiny.measure import measure_policy
+from srpo_train.tiny.model import new_model, tiny_config
 from srpo_train.tiny.tokenizer import train_tokenizer
-from srpo_train.tiny.warm_start import (
-    LEVEL_WEIGHTS,
-    PHASES,
-    ROLE_WEIGHTS,
-    Phase,
-    make_examples,
-    new_model,
-    run_phase,
-    single_thread,
-    tiny_config,
-)
+from srpo_train.tiny.village.curriculum import VILLAGE
+from srpo_train.tiny.warm_start import make_examples, run_phase, single_thread
+
+CURRICULA: Mapping[str, Curriculum[Any]] = {curriculum.name: curriculum for curriculum in (ARITHMETIC, VILLAGE)}
+"""Recipes of the embedded policies, by the name of the shipped checkpoint."""
 
 RECIPE_FILE = "RECIPE.json"
 """Settings and measured rates, beside the weights."""
 
 _NUM_TOKENIZER_EPISODES = 400
 
-StepReport = Callable[[Phase, int, float], None]
+StepReport = Callable[[Phase[Any], int, float], None]
 """Called with the phase, its step from 1, and the loss."""
 
 
 def make_tiny_policy(
     output_dir: str | os.PathLike[str],
+    curriculum: Curriculum[HabitsT],
     seed: int = 0,
     *,
-    phases: Sequence[Phase] = PHASES,
     num_measured: int = 256,
     show_progress: bool = False,
 ) -> dict[str, Any]:
-    """Make the embedded policy and write it as a transformers checkpoint.
+    """Make an embedded policy and write it as a transformers checkpoint.
 
     Equal seeds give equal weights on one machine; between machines the last bits of floating-point sums may differ.
 
     Args:
         output_dir: Folder to write; it must not hold files.
+        curriculum: The recipe, one of `CURRICULA` or an altered one.
         seed: Decides the initial weights, the examples and the measurement.
-        phases: Supervised phases in order.
         num_measured: Held-out questions each measurement plays.
         show_progress: Draw a progress bar on the terminal.
 
@@ -75,25 +72,28 @@ def make_tiny_policy(
             f"output_dir {str(target)!r}: expected a new or empty folder, got one with files or a file; "
             "remove it or name another"
         )
-    with single_thread(), _progress(phases, show_progress) as on_step:
-        tokenizer = make_tokenizer(seed)
+    with single_thread(), _progress(curriculum.phases, show_progress) as on_step:
+        tokenizer = make_tokenizer(curriculum, seed)
         model = new_model(tiny_config(tokenizer), seed)
-        for number, phase in enumerate(phases):
+        for number, phase in enumerate(curriculum.phases):
             rng = np.random.default_rng([seed, 1, number])
-            run_phase(model, tokenizer, phase, rng, functools.partial(on_step, phase))
+            run_phase(model, tokenizer, curriculum, phase, rng, functools.partial(on_step, phase))
         policy = Policy(policy_id="team", model=model, tokenizer=tokenizer)
         report = {
-            "settings": _settings(model, tokenizer, seed, phases),
-            "measured": measure_policy(policy, num_measured, seed),
+            "settings": _settings(model, tokenizer, seed, curriculum),
+            "measured": measure_policy(policy, curriculum, num_measured, seed),
         }
     save_checkpoint(target, model, tokenizer, report)
     return report
 
 
-def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
+def make_tokenizer(curriculum: Curriculum[HabitsT], seed: int) -> PreTrainedTokenizerFast:
     """Train the tokenizer on transcripts of flawless experts."""
-    pools = make_examples(CLEAN, _NUM_TOKENIZER_EPISODES, np.random.default_rng([seed, 0]))
-    return train_tokenizer(text for pool in pools.values() for item in pool for text in (item.prompt, item.response))
+    last = curriculum.phases[-1]
+    transcripts = dataclasses.replace(last, habits=curriculum.clean, num_episodes=_NUM_TOKENIZER_EPISODES)
+    pools = make_examples(curriculum, transcripts, np.random.default_rng([seed, 0]))
+    texts = (text for pool in pools.values() for item in pool for text in (item.prompt, item.response))
+    return train_tokenizer(texts, pieces=curriculum.pieces, words=curriculum.words)
 
 
 def save_checkpoint(
@@ -123,22 +123,27 @@ def save_checkpoint(
 
 
 def _settings(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, phases: Sequence[Phase]
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, curriculum: Curriculum[HabitsT]
 ) -> dict[str, Any]:
     return {
         "seed": seed,
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
         "vocab_size": len(tokenizer),
-        "phases": [dataclasses.asdict(phase) for phase in phases],
-        "role_weights": dict(ROLE_WEIGHTS),
-        "level_weights": {str(level): share for level, share in LEVEL_WEIGHTS.items()},
+        "phases": [_as_json(phase) for phase in curriculum.phases],
+        "role_weights": dict(curriculum.role_weights),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
 
 
+def _as_json(phase: Phase[HabitsT]) -> dict[str, Any]:
+    """Return the fields of a phase with texts as keys, as they are read back."""
+    levels = {str(level): share for level, share in phase.level_weights.items()}
+    return {**dataclasses.asdict(phase), "level_weights": levels}
+
+
 @contextlib.contextmanager
-def _progress(phases: Sequence[Phase], is_shown: bool) -> Iterator[StepReport]:
+def _progress(phases: Sequence[Phase[HabitsT]], is_shown: bool) -> Iterator[StepReport]:
     """Yield a step report that draws a bar for each phase, or does nothing."""
     if not is_shown:
         yield lambda phase, step, loss: None

@@ -1,14 +1,16 @@
-r"""A byte-level BPE of a few hundred tokens, trained on transcripts of the embedded task.
+r"""A byte-level BPE of a few hundred tokens, trained on transcripts of an embedded task.
 
-Digits, operators and line breaks never merge, so arithmetic is seen one digit at a time; tags and ``\boxed{`` are
-single tokens; every other byte sequence still encodes, because the 256 bytes are in the vocabulary. ``vocab_size``
-equals ``len(tokenizer)``: a model with that many outputs cannot sample an id that has no text.
+Merges stay within pieces: where digits, operators and line breaks are pieces, arithmetic is seen one digit at a time.
+Tags, ``\boxed{`` and given words are single tokens; every other byte sequence still encodes, because the 256 bytes are
+in the vocabulary. ``vocab_size`` equals ``len(tokenizer)``: a model with that many outputs cannot sample an id that has
+no text.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -40,15 +42,17 @@ CHAT_TEMPLATE = (
 )
 """``<|user|>prompt<|end|><|assistant|>``, then the response and ``<|end|>``."""
 
-_ALONE = Regex(r"[0-9]|[-+*=]|\n")
 
-
-def train_tokenizer(texts: Iterable[str], vocab_size: int = 400) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    texts: Iterable[str], *, pieces: str, words: Sequence[str] = (), num_merged: int = 128
+) -> PreTrainedTokenizerFast:
     """Train the tokenizer; equal texts give an equal tokenizer.
 
     Args:
         texts: Prompts and responses.
-        vocab_size: Most tokens; fewer when every repeated piece of the texts is a token before.
+        pieces: Regular expression; every match stands alone, and so does what is between two matches.
+        words: Texts that are one token each wherever they stand.
+        num_merged: Most tokens that are neither bytes nor given; fewer when every repeated piece is a token before.
 
     Returns:
         A fast tokenizer with ``<|end|>`` as end of sequence, a padding token and a chat template.
@@ -56,31 +60,30 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 400) -> PreTrainedTo
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(_ALONE, behavior="isolated"),
+            pre_tokenizers.Split(Regex(pieces), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     core.decoder = decoders.ByteLevel()
+    whole, alphabet = (*TAG_TOKENS, *words), sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[*CONTROL_TOKENS, *TAG_TOKENS],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        vocab_size=len(CONTROL_TOKENS) + len(whole) + len(alphabet) + num_merged,
+        special_tokens=[*CONTROL_TOKENS, *whole],
+        initial_alphabet=alphabet,
         show_progress=False,
     )
-    core.train_from_iterator(_without_tags(texts), trainer)
-    return _wrap(_with_visible_tags(core))
+    core.train_from_iterator(_without(whole, texts), trainer)
+    return _wrap(_with_visible_words(core))
 
 
-def _without_tags(texts: Iterable[str]) -> Iterable[str]:
-    """Take the tags out, which are tokens already, so that no merge is spent on their letters."""
-    for text in texts:
-        for tag in TAG_TOKENS:
-            text = text.replace(tag, "\n")
-        yield text
+def _without(whole: Sequence[str], texts: Iterable[str]) -> Iterable[str]:
+    """Take out what is a token already, so that no merge is spent on its letters."""
+    anything = re.compile("|".join(map(re.escape, whole)))
+    return (anything.sub("\n", text) for text in texts)
 
 
-def _with_visible_tags(core: Tokenizer) -> Tokenizer:
-    """Mark the tags as ordinary text: the trainer makes reserved tokens special, and decoding would hide them."""
+def _with_visible_words(core: Tokenizer) -> Tokenizer:
+    """Mark tags and words as ordinary text: the trainer makes them special, and decoding would hide them."""
     fields = json.loads(core.to_str())
     for token in fields["added_tokens"]:
         token["special"] = token["content"] in CONTROL_TOKENS

@@ -6,8 +6,9 @@ import pytest
 
 from srpo_envs.errors import CheckpointError
 from srpo_train.policies import Policy
-from srpo_train.tiny.make import RECIPE_FILE
-from srpo_train.tiny.measure import MEASUREMENTS
+from srpo_train.policies.loading import BUILTIN_CHECKPOINTS
+from srpo_train.tiny.arithmetic.curriculum import ARITHMETIC
+from srpo_train.tiny.make import CURRICULA, RECIPE_FILE
 
 FILES = {
     "RECIPE.json",
@@ -33,7 +34,7 @@ def test_equal_seeds_write_equal_files_and_other_seeds_other_weights(made, make_
 def test_the_report_is_written_beside_the_weights(made):
     folder, report = made
     assert json.loads((folder / RECIPE_FILE).read_text()) == report
-    assert set(report["measured"]) == set(MEASUREMENTS)
+    assert set(report["measured"]) == set(ARITHMETIC.measurements)
     assert [phase["name"] for phase in report["settings"]["phases"]] == ["first", "second"]
 
 
@@ -55,7 +56,7 @@ def test_an_empty_folder_is_filled_and_the_leftovers_of_an_interrupted_attempt_a
 
 @pytest.mark.parametrize("is_folder", [True, False])
 def test_files_are_refused_before_any_work_and_kept(tmp_path, make_brief, monkeypatch, is_folder):
-    monkeypatch.setattr("srpo_train.tiny.make.make_tokenizer", lambda seed: pytest.fail("started to work"))
+    monkeypatch.setattr("srpo_train.tiny.make.make_tokenizer", lambda curriculum, seed: pytest.fail("started to work"))
     target = tmp_path / "policy"
     kept = target / "mine" if is_folder else target
     kept.parent.mkdir(exist_ok=True)
@@ -73,3 +74,7 @@ def test_an_attempt_that_fails_leaves_no_folder(tmp_path, make_brief, monkeypatc
     with pytest.raises(OSError, match="disk full"):
         make_brief(tmp_path / "policy")
     assert not (tmp_path / "policy").exists()
+
+
+def test_every_builtin_has_its_recipe():
+    assert list(CURRICULA) == list(BUILTIN_CHECKPOINTS)

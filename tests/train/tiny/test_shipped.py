@@ -1,4 +1,4 @@
-"""The shipped checkpoint: what other tools expect of it, and that it is still what the recipe in the code makes."""
+"""The shipped checkpoints: what other tools expect of them, and that each is what its recipe in the code makes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,36 @@ from srpo_train.engines.base import GenerationRequest, Sampling
 from srpo_train.engines.transformers import TransformersEngine
 from srpo_train.policies.loading import resolve_source
 from srpo_train.tiny import checkpoint_dir
-from srpo_train.tiny.make import RECIPE_FILE
-from srpo_train.tiny.measure import MEASUREMENTS
-from srpo_train.tiny.warm_start import LEVEL_WEIGHTS, PHASES, ROLE_WEIGHTS, tiny_config
+from srpo_train.tiny.make import CURRICULA, RECIPE_FILE
+from srpo_train.tiny.measure import measure
+from srpo_train.tiny.model import tiny_config
+
+
+@pytest.fixture(scope="module", params=list(CURRICULA))
+def name(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def loaded():
+def loaded(name):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(checkpoint_dir())
-    return model, AutoTokenizer.from_pretrained(checkpoint_dir())
+    model = AutoModelForCausalLM.from_pretrained(checkpoint_dir(name))
+    return model, AutoTokenizer.from_pretrained(checkpoint_dir(name))
 
 
 @pytest.fixture(scope="module")
-def recipe():
-    return json.loads((checkpoint_dir() / RECIPE_FILE).read_text(encoding="utf-8"))
+def recipe(name):
+    return json.loads((checkpoint_dir(name) / RECIPE_FILE).read_text(encoding="utf-8"))
 
 
-def test_the_builtin_name_is_the_folder_of_the_package():
+def test_the_builtin_name_is_the_folder_of_the_package(name):
+    assert resolve_source("p", f"builtin:{name}") == str(checkpoint_dir(name))
+    assert (checkpoint_dir(name) / "model.safetensors").stat().st_size < 8 * 2**20
+
+
+def test_the_team_of_the_recipes_is_the_first():
     assert resolve_source("p", BUILTIN_TEAM) == str(checkpoint_dir())
-    assert (checkpoint_dir() / "model.safetensors").stat().st_size < 8 * 2**20
 
 
 def test_transformers_loads_it_as_a_standard_architecture(loaded):
@@ -47,12 +56,12 @@ def test_transformers_loads_it_as_a_standard_architecture(loaded):
     assert len(tokenizer) == model.config.vocab_size
 
 
-def test_the_head_is_the_embedding(loaded):
+def test_the_head_is_the_embedding(loaded, name):
     from safetensors import safe_open
 
     model, _ = loaded
     assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
-    with safe_open(checkpoint_dir() / "model.safetensors", "pt") as weights:
+    with safe_open(checkpoint_dir(name) / "model.safetensors", "pt") as weights:
         assert "lm_head.weight" not in weights.keys()  # noqa: SIM118
 
 
@@ -63,16 +72,15 @@ def test_generate_samples_from_the_whole_distribution_by_default(loaded):
     assert (defaults.eos_token_id, defaults.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
 
 
-def test_its_recipe_is_the_code_s(recipe, loaded):
+def test_its_recipe_is_the_code_s(name, recipe, loaded):
     model, tokenizer = loaded
-    settings = recipe["settings"]
+    curriculum, settings = CURRICULA[name], recipe["settings"]
     assert settings["seed"] == 0
-    assert settings["phases"] == [dataclasses.asdict(phase) for phase in PHASES]
-    assert settings["role_weights"] == ROLE_WEIGHTS
-    assert settings["level_weights"] == {str(level): share for level, share in LEVEL_WEIGHTS.items()}
+    assert settings["phases"] == json.loads(json.dumps([dataclasses.asdict(phase) for phase in curriculum.phases]))
+    assert settings["role_weights"] == curriculum.role_weights
     assert settings["num_parameters"] == sum(parameter.numel() for parameter in model.parameters())
     assert settings["vocab_size"] == len(tokenizer)
-    assert set(recipe["measured"]) == set(MEASUREMENTS)
+    assert set(recipe["measured"]) == set(curriculum.measurements)
 
 
 def test_its_architecture_is_the_code_s(loaded):
@@ -99,16 +107,15 @@ def test_it_keeps_to_the_format_and_is_right_only_part_of_the_time(shipped_polic
     assert 0.1 <= accuracy <= 0.5
 
 
-def test_its_measured_rates_are_those_of_its_weights(shipped_policy, recipe):
+def test_its_measured_rates_are_those_of_its_weights(name, load_shipped, recipe):
     # The likeliest tokens of the recorded setting, played again: the file was measured on these weights.
-    from srpo_train.tiny.measure import _measure
-
-    rates = _measure(shipped_policy, MEASUREMENTS["team_greedy"], 256, 0)
+    rates = measure(load_shipped(name), CURRICULA[name], "team_greedy", 256, 0)
     assert rates == pytest.approx(recipe["measured"]["team_greedy"], abs=0.01)
 
 
-@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
-def test_the_recipe_writes_the_shipped_settings(made, name):
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_the_recipe_writes_the_shipped_settings(made, name, file):
     folder, _ = made
-    ours, shipped = (json.loads((where / name).read_text(encoding="utf-8")) for where in (folder, checkpoint_dir()))
-    assert ours | {"transformers_version": ""} == shipped | {"transformers_version": ""}
+    ours, shipped = (json.loads((where / file).read_text(encoding="utf-8")) for where in (folder, checkpoint_dir(name)))
+    own = {"transformers_version": "", "vocab_size": 0}
+    assert ours | own == shipped | own

@@ -7,17 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srpo_train.tiny import checkpoint_dir
-from srpo_train.tiny.make import make_tokenizer
+from srpo_train.tiny.arithmetic.curriculum import ARITHMETIC
+from srpo_train.tiny.make import CURRICULA, make_tokenizer
 from srpo_train.tiny.tokenizer import CONTROL_TOKENS, TAG_TOKENS, train_tokenizer
 
 TEXTS = ["Compute 3*7-4 from left to right, mod 10.\nSolve.", "<think>3*7=1-4=7</think>\\boxed{7}"]
-TOKENIZER = train_tokenizer(TEXTS * 20)
+WORDS = (" Bako", " boss")
+TOKENIZER = train_tokenizer(TEXTS * 20, pieces=ARITHMETIC.pieces, words=WORDS)
 
 anything = st.one_of(
     st.text(max_size=60),
-    st.lists(st.sampled_from([*TAG_TOKENS, "3", "*", "=", " ", "\n", "Solve", "{", "ä", "…", "\0", "\r\n"])).map(
-        "".join
-    ),
+    st.lists(
+        st.sampled_from(
+            [*TAG_TOKENS, *WORDS, " Bakolo", "3", "*", "=", " ", "\n", "Solve", "{", "ä", "…", "\0", "\r\n"]
+        )
+    ).map("".join),
 )
 """Texts without control tokens, which are the one kind of text that decoding hides."""
 
@@ -51,10 +55,12 @@ def test_digits_and_operators_never_merge(shipped_tokenizer):
     assert len(ids(shipped_tokenizer, "<think>12*34=8+-00=</think>")) == 14
 
 
-def test_every_id_has_text_so_the_model_can_sample_none_without(shipped_policy):
-    tokenizer, config = shipped_policy.tokenizer, shipped_policy.model.config
-    assert config.vocab_size == len(tokenizer) == 340
-    assert shipped_policy.model.get_output_embeddings().weight.shape == (340, 64)
+@pytest.mark.parametrize("name", CURRICULA)
+def test_every_id_has_text_so_the_model_can_sample_none_without(load_shipped, name):
+    policy = load_shipped(name)
+    tokenizer, config = policy.tokenizer, policy.model.config
+    assert config.vocab_size == len(tokenizer)
+    assert policy.model.get_output_embeddings().weight.shape == (len(tokenizer), 64)
     assert all(tokenizer.decode([token]) for token in range(config.vocab_size))
 
 
@@ -73,15 +79,30 @@ def test_merges_are_learnt_from_words_and_spend_none_on_tags():
 
 
 def test_equal_texts_give_an_equal_tokenizer():
-    assert train_tokenizer(TEXTS * 20).backend_tokenizer.to_str() == TOKENIZER.backend_tokenizer.to_str()
+    again = train_tokenizer(TEXTS * 20, pieces=ARITHMETIC.pieces, words=WORDS)
+    assert again.backend_tokenizer.to_str() == TOKENIZER.backend_tokenizer.to_str()
 
 
-def test_the_shipped_tokenizer_is_the_one_the_recipe_makes(shipped_tokenizer):
-    assert make_tokenizer(0).get_vocab() == shipped_tokenizer.get_vocab()
+def test_words_are_single_tokens_and_no_merge_is_spent_on_them():
+    tokenizer = train_tokenizer(["The boss of Bako is Demi."] * 50, pieces=r" ?[A-Za-z]+", words=WORDS)
+    assert len(ids(tokenizer, " boss of Bako")) == 3
+    assert not [token for token in tokenizer.get_vocab() if token in ("Bako", "ĠBako", "Ġboss", "oss")]
+    assert len(ids(tokenizer, " Demi")) == 1  # frequent enough to be learnt
 
 
-def test_the_shipped_tokenizer_pads_and_cuts_nothing_unasked():
+def test_merges_stay_within_pieces():
+    tokenizer = train_tokenizer(["of the boss of the boss"] * 50, pieces=r" ?[A-Za-z]+")
+    assert len(ids(tokenizer, " of the boss")) == 3
+
+
+@pytest.mark.parametrize("name", CURRICULA)
+def test_the_shipped_tokenizer_is_the_one_the_recipe_makes(load_shipped, name):
+    assert make_tokenizer(CURRICULA[name], 0).get_vocab() == load_shipped(name).tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize("name", CURRICULA)
+def test_the_shipped_tokenizer_pads_and_cuts_nothing_unasked(name):
     # The fast tokenizer keeps the padding of its last call, and saving would write it into the file.
-    stored = json.loads((checkpoint_dir() / "tokenizer.json").read_text(encoding="utf-8"))
+    stored = json.loads((checkpoint_dir(name) / "tokenizer.json").read_text(encoding="utf-8"))
     assert stored["padding"] is None
     assert stored["truncation"] is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -7,29 +8,39 @@ import numpy as np
 import pytest
 import torch
 
-from srpo_train.tiny.experts import CLEAN, Example
+from srpo_train.tiny.arithmetic.curriculum import ARITHMETIC
+from srpo_train.tiny.arithmetic.experts import CLEAN
+from srpo_train.tiny.curriculum import Phase
+from srpo_train.tiny.experts import Example
+from srpo_train.tiny.make import CURRICULA
+from srpo_train.tiny.model import new_model, tiny_config
 from srpo_train.tiny.warm_start import (
     IGNORED,
-    ROLE_WEIGHTS,
     Batch,
-    Phase,
     _batches,
     _rate_curve,
     collate,
     encode_examples,
     make_examples,
-    new_model,
     response_loss,
     run_phase,
     single_thread,
-    tiny_config,
 )
 
 EXAMPLES = [
     Example("solver", "Compute 3+4 from left to right, mod 10.\nSolve.", "<think>3+4=7</think>\\boxed{7}"),
     Example("verifier", "Verify.", "<verify>approve</verify>"),
 ]
-SHORT = Phase(name="short", habits=CLEAN, num_steps=60, learning_rate=3e-3, batch_size=16, num_episodes=150)
+LEVELS = {1: 0.1, 2: 0.6, 3: 0.3}
+SHORT = Phase(
+    name="short",
+    habits=CLEAN,
+    level_weights=LEVELS,
+    num_steps=60,
+    learning_rate=3e-3,
+    batch_size=16,
+    num_episodes=150,
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +50,7 @@ def run_short(shipped_tokenizer):
     def run(phase, seed):
         with single_thread():
             model = new_model(tiny_config(shipped_tokenizer), seed)
-            return model, run_phase(model, shipped_tokenizer, phase, np.random.default_rng(seed))
+            return model, run_phase(model, shipped_tokenizer, ARITHMETIC, phase, np.random.default_rng(seed))
 
     return run
 
@@ -120,7 +131,7 @@ def test_a_phase_learns(run_short, shipped_tokenizer):
 
 
 def test_equal_seeds_give_bit_identical_weights_and_others_do_not(run_short):
-    phase = Phase(name="few", habits=CLEAN, num_steps=4, learning_rate=3e-3, batch_size=8, num_episodes=20)
+    phase = dataclasses.replace(SHORT, num_steps=4, batch_size=8, num_episodes=20)
     (first, losses), (again, same), (other, _) = (run_short(phase, seed) for seed in (3, 3, 4))
     assert losses == same
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in first.state_dict().items())
@@ -128,11 +139,11 @@ def test_equal_seeds_give_bit_identical_weights_and_others_do_not(run_short):
 
 
 def test_every_step_is_reported(shipped_tokenizer):
-    phase = Phase(name="few", habits=CLEAN, num_steps=3, learning_rate=1e-3, batch_size=2, num_episodes=10)
+    phase = dataclasses.replace(SHORT, num_steps=3, batch_size=2, num_episodes=10)
     seen = []
     model = new_model(tiny_config(shipped_tokenizer), 0)
     rng = np.random.default_rng(0)
-    losses = run_phase(model, shipped_tokenizer, phase, rng, lambda step, loss: seen.append((step, loss)))
+    losses = run_phase(model, shipped_tokenizer, ARITHMETIC, phase, rng, lambda step, loss: seen.append((step, loss)))
     assert seen == list(enumerate(losses, start=1))
 
 
@@ -145,21 +156,28 @@ def test_a_new_model_leaves_the_global_random_state_alone(shipped_tokenizer):
 
 def test_batches_draw_kinds_by_their_weights(shipped_tokenizer):
     # One distinguishable response per kind: the last token before the end is its number.
-    kinds = list(ROLE_WEIGHTS)
+    weights = ARITHMETIC.role_weights
+    kinds = list(weights)
     pools = {kind: [Example(kind, "Go.", str(number))] for number, kind in enumerate(kinds)}
-    phase = Phase(name="p", habits=CLEAN, num_steps=1, learning_rate=1e-3, batch_size=4000)
-    batch = next(_batches(pools, shipped_tokenizer, phase, np.random.default_rng(0)))
+    batch = next(_batches(pools, weights, shipped_tokenizer, 4000, np.random.default_rng(0)))
     drawn = [int(shipped_tokenizer.decode([token])) for token in batch.input_ids_BT[:, -2].tolist()]
-    for number, share in enumerate(ROLE_WEIGHTS.values()):
+    for number, share in enumerate(weights.values()):
         # Four standard deviations of a share among 4000 are at most 4 * (1/4 / 4000)**0.5 = 0.032.
         assert drawn.count(number) / 4000 == pytest.approx(share, abs=0.032)
 
 
-def test_examples_come_in_every_kind_that_has_a_weight():
-    pools = make_examples(CLEAN, 60, np.random.default_rng(0))
-    assert list(pools) == list(ROLE_WEIGHTS)
-    assert all(pools.values())
-    assert {item.event_type for item in pools["revision"]} == {"revision"}
+@pytest.mark.parametrize("curriculum", CURRICULA.values(), ids=list(CURRICULA))
+def test_examples_come_in_every_kind_that_has_a_weight(curriculum):
+    phase = dataclasses.replace(curriculum.phases[-1], habits=curriculum.clean, num_episodes=60)
+    pools = make_examples(curriculum, phase, np.random.default_rng(0))
+    assert list(pools) == list(curriculum.role_weights)
+    assert all({item.event_type for item in pool} == {kind} for kind, pool in pools.items())
+
+
+@pytest.mark.parametrize("curriculum", CURRICULA.values(), ids=list(CURRICULA))
+def test_weights_are_shares(curriculum):
+    assert sum(curriculum.role_weights.values()) == pytest.approx(1)
+    assert all(sum(phase.level_weights.values()) == pytest.approx(1) for phase in curriculum.phases)
 
 
 def test_the_rate_rises_over_fifty_steps_and_falls_to_a_twentieth():
@@ -181,3 +199,18 @@ def test_one_thread_inside_and_as_before_outside():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_phase_plays_its_levels():
+    played = []
+
+    def play(level, habits, rng):
+        played.append((level, habits))
+        return iter(())
+
+    curriculum = dataclasses.replace(ARITHMETIC, play=play)
+    phase = dataclasses.replace(SHORT, level_weights={1: 0.25, 3: 0.75}, num_episodes=400)
+    make_examples(curriculum, phase, np.random.default_rng(0))
+    assert {habits for _, habits in played} == {CLEAN}
+    # Four standard deviations of a share among 400 are 4 * (3/16 / 400)**0.5 = 0.087.
+    assert sum(level == 1 for level, _ in played) / 400 == pytest.approx(0.25, abs=0.087)

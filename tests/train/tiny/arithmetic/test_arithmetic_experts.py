@@ -15,11 +15,18 @@ from srpo_envs.schedule import Role
 from srpo_envs.tasks.arithmetic import Arithmetic, partial_results
 from srpo_envs.workflows.single_agent import SingleAgent
 from srpo_envs.workflows.solver_verifier import SolverVerifier
-from srpo_train.tiny.experts import CLEAN, Habits, play_examples, sample_environment, with_random_company
-from srpo_train.tiny.warm_start import ROLE_WEIGHTS, SPOILED
+from srpo_train.tiny.arithmetic.curriculum import ARITHMETIC, SPOILED, draft_rates
+from srpo_train.tiny.arithmetic.experts import (
+    CLEAN,
+    ArithmeticCast,
+    TeamHabits,
+    sample_environment,
+    with_random_company,
+)
+from srpo_train.tiny.experts import play_examples
 
 TASKS = Arithmetic(level=3)
-ALWAYS_WRONG = Habits(random_verdict=0.0, bare_guess=1.0)
+ALWAYS_WRONG = TeamHabits(random_verdict=0.0, bare_guess=1.0)
 
 WORKFLOWS = {
     "single": partial(SingleAgent, TASKS),
@@ -35,7 +42,9 @@ def play(make_env, num_episodes, *, target=CLEAN, committed=CLEAN, seed=0):
     """(task, example) of every event of the first episodes."""
     rng, env = np.random.default_rng(seed), make_env()
     for index in range(num_episodes):
-        for example in play_examples(env, task_index=index, rng=rng, target=target, committed=committed):
+        for example in play_examples(
+            env, ArithmeticCast, task_index=index, rng=rng, target=target, committed=committed
+        ):
             yield env.tasks.task(index), example
 
 
@@ -71,7 +80,7 @@ def test_clean_responses_parse_and_solve_in_every_workflow(workflow):
     rng = np.random.default_rng(1)
     for index in range(20):
         gold = env.tasks.task(index).gold
-        for example in play_examples(env, task_index=index, rng=rng, target=CLEAN, committed=CLEAN):
+        for example in play_examples(env, ArithmeticCast, task_index=index, rng=rng, target=CLEAN, committed=CLEAN):
             parsed = read(example.event_type, example.response, getattr(env, "num_solvers", 1))
             assert isinstance(parsed, Parsed)
             if example.event_type in ("solver", "revision", "aggregator"):
@@ -129,7 +138,7 @@ def test_a_role_without_an_expert_is_refused():
 
 def test_a_wrong_step_goes_on_from_its_random_digit():
     wrong = total = 0
-    for start, steps, results, answer in solutions(Habits(wrong_step=0.3)):
+    for start, steps, results, answer in solutions(TeamHabits(wrong_step=0.3)):
         assert answer == results[-1]
         for (value, result), step in zip(pairwise([start, *results]), steps, strict=True):
             total += 1
@@ -140,7 +149,7 @@ def test_a_wrong_step_goes_on_from_its_random_digit():
 
 def test_a_response_flips_all_its_subtractions_or_none():
     flipped = total = 0
-    for start, steps, results, _ in solutions(Habits(flipped_minus=0.35)):
+    for start, steps, results, _ in solutions(TeamHabits(flipped_minus=0.35)):
         kinds = set()
         for (value, result), (op, digit) in zip(pairwise([start, *results]), steps, strict=True):
             right, reverse = partial_results(value, [(op, digit)])[0], (digit - value) % 10
@@ -157,7 +166,7 @@ def test_a_response_flips_all_its_subtractions_or_none():
 def test_a_bare_guess_has_no_working_and_is_right_one_time_in_ten():
     guesses = [
         answer == partial_results(start, steps)[-1]
-        for start, steps, results, answer in solutions(Habits(bare_guess=0.65))
+        for start, steps, results, answer in solutions(TeamHabits(bare_guess=0.65))
         if results is None
     ]
     assert near(len(guesses), 3000, 0.65)
@@ -167,7 +176,9 @@ def test_a_bare_guess_has_no_working_and_is_right_one_time_in_ten():
 def test_random_verdicts_are_tossed():
     responses = [
         example.response
-        for _, example in play(partial(SolverVerifier, TASKS, max_rounds=1), 2000, target=Habits(random_verdict=0.3))
+        for _, example in play(
+            partial(SolverVerifier, TASKS, max_rounds=1), 2000, target=TeamHabits(random_verdict=0.3)
+        )
         if example.event_type == "verifier"
     ]
     # All drafts are right, so a rejection is a coin's.
@@ -177,7 +188,7 @@ def test_random_verdicts_are_tossed():
 def test_random_choices_name_any_draft():
     missed = total = 0
     team = partial(SolverVerifier, TASKS, num_solvers=3, max_rounds=1)
-    for _, example in play(team, 3000, target=Habits(random_choice=0.3), committed=Habits(bare_guess=0.4)):
+    for _, example in play(team, 3000, target=TeamHabits(random_choice=0.3), committed=TeamHabits(bare_guess=0.4)):
         drafts = [line[-2] for line in example.prompt.splitlines() if line.startswith("[")]
         if example.event_type == "aggregator" and len(set(drafts)) == 2:
             total += 1
@@ -190,7 +201,7 @@ def test_random_routes_choose_any_number_of_solvers():
     team = partial(SolverVerifier, TASKS, variant="routed", num_solvers=4, max_rounds=1)
     responses = [
         example.response
-        for _, example in play(team, 2000, target=Habits(random_route=0.5))
+        for _, example in play(team, 2000, target=TeamHabits(random_route=0.5))
         if example.event_type == "router"
     ]
     for size, route in enumerate(("1", "1,2", "1,2,3"), start=1):
@@ -203,10 +214,10 @@ def test_random_routes_choose_any_number_of_solvers():
 def test_malformed_responses_of_every_role_decide_nothing(variant):
     malformed = total = 0
     env = SolverVerifier(TASKS, variant=variant)
-    broken = Habits(malformed=0.3)
+    broken = TeamHabits(malformed=0.3)
     rng = np.random.default_rng(4)
     for index in range(600):
-        list(play_examples(env, task_index=index, rng=rng, target=broken, committed=broken))
+        list(play_examples(env, ArithmeticCast, task_index=index, rng=rng, target=broken, committed=broken))
         for event in env.episode.events:
             for member in event.members:
                 total += 1
@@ -216,7 +227,7 @@ def test_malformed_responses_of_every_role_decide_nothing(variant):
 
 def test_a_malformed_response_is_malformed_wherever_it_was_cut():
     team = partial(SolverVerifier, TASKS, variant="routed", num_solvers=3)
-    broken, dubious = Habits(malformed=1.0), Habits(random_verdict=1.0)
+    broken, dubious = TeamHabits(malformed=1.0), TeamHabits(random_verdict=1.0)
     for _, example in play(team, 300, target=broken, committed=dubious):
         assert isinstance(read(example.event_type, example.response, num_solvers=3), Malformed)
 
@@ -231,9 +242,9 @@ def test_the_mixture_covers_every_kind_of_event_variant_and_team_size():
         env = sample_environment(rng, level=2)
         worlds[type(env).__name__, getattr(env, "variant", None), getattr(env, "num_solvers", None)] += 1
         company = with_random_company(SPOILED, rng)
-        for example in play_examples(env, task_index=index, rng=rng, target=SPOILED, committed=company):
+        for example in play_examples(env, ArithmeticCast, task_index=index, rng=rng, target=SPOILED, committed=company):
             kinds[example.event_type] += 1
-    assert set(kinds) == set(ROLE_WEIGHTS)
+    assert set(kinds) == set(ARITHMETIC.role_weights)
     assert set(worlds) == {
         ("SingleAgent", None, None),
         *(("SolverVerifier", variant, size) for variant in ("fixed", "mixed", "routed") for size in range(1, 6)),
@@ -253,3 +264,18 @@ def test_company_is_of_every_quality_and_keeps_the_other_habits():
     assert {dataclasses.replace(c, wrong_step=0, random_verdict=0, malformed=0) for c in companies} == {
         dataclasses.replace(SPOILED, wrong_step=0, random_verdict=0, malformed=0)
     }
+
+
+def test_the_rate_of_right_drafts_counts_first_and_revised_ones():
+    env = SolverVerifier(TASKS, num_solvers=3, max_rounds=2)
+    gold = env.tasks.task(0).gold
+    active = env.reset(options={"task_index": 0})
+    wrong = str((int(gold) + 1) % 10)
+    for texts in ([gold, wrong, wrong], ["reject"], [gold], ["approve"], [wrong]):
+        wrapped = [
+            f"<verify>{text}</verify>" if active.event_type == "verifier" else f"\\boxed{{{text}}}" for text in texts
+        ]
+        active = env.step(active.outputs(wrapped)).next
+    # Three drafts and a revision, two of them right; the aggregator's answer is no draft.
+    assert draft_rates([env.episode]) == {"right/solver": 0.5}
+    assert draft_rates([]) == {}

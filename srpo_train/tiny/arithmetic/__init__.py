@@ -1,0 +1,1 @@
+"""Chains of digits, and the team that works them out."""

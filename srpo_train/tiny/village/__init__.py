@@ -1,0 +1,1 @@
+"""Questions about a village, and the team that searches for the answers."""
