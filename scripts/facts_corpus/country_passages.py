@@ -19,6 +19,16 @@ MIN_WORDS = 12
 CLEARLY = 0.95
 """A border is called the longest where the next is shorter than this share of it; shortest likewise."""
 
+_REGIONS = {
+    "Antarctic Region": "the Antarctic region",
+    "Antarctic RegionAfrica": "the Antarctic region",
+    "Arctic Region": "the Arctic region",
+    "AsiaEurope": "Europe",
+    "Middle East": "the Middle East",
+    "Political Map of the World": "the world",
+}
+"""What the Factbook calls them, and how a sentence does, where the two differ."""
+
 _BORDER = re.compile(r"^(.+?) ([\d,.]+) km")
 _HEIGHT = re.compile(r"^(.+?) (-?[\d,]+) m\b")
 _ANTHEM = re.compile(r'^"([^"]+)"(?: \(([^()]+)\))?$')
@@ -37,7 +47,7 @@ def _names(graph: Graph, country: Entity, profile: Profile) -> None:
             "{x} is a {kind} on the map of {region}.",
             "On maps of {region} one finds the {kind} {x}.",
             kind=country.kind,
-            region=region,
+            region=_REGIONS.get(region, region),
         )
     official = read(profile, *field, "conventional long form").split(" (")[0]
     if official and official != country.name:

@@ -175,7 +175,7 @@ def _add_heritage(graph: Graph, countries: dict[str, Entity], profiles: dict[str
         draft.say(
             "It is protected by an international convention, as {k}.",
             "On the list of protected places it stands as {k}.",
-            k=HERITAGE.get(kind, "one place more"),
+            k=HERITAGE.get(kind, "one place of many"),
         )
         draft.note("heritage_in", *owners)
         draft.publish()

@@ -111,6 +111,11 @@ def test_no_passage_speaks_of_what_changes(passages):
     assert {key: match[0] for key, match in found.items() if match} == {}
 
 
+def test_regions_are_called_as_a_sentence_calls_them(passages):
+    bare = re.compile(r"\bmaps? of (?:Antarctic|Arctic|Middle|Political|AsiaEurope)")
+    assert not [passage.id for passage in passages.values() if bare.search(passage.text)]
+
+
 def test_no_markup_is_left(passages):
     broken = [key for key, passage in passages.items() if re.search(r"[<>{}]|&\w+;|\s\s", passage.text)]
     assert broken == []
