@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from retrieval.engine import close_retriever, fingerprint_of, num_passages_of
 from srpo_envs.errors import RecordError, RetrieverError, SchemaVersionError, SearchIndexError
-from srpo_envs.search import Passage, Retriever, search_all
+from srpo_envs.search import Passage, Retriever, is_answer, search_all
 
 _KIND = "srpo-search-tape"
 _VERSION = 1
@@ -82,7 +82,7 @@ class RecordingRetriever:
         """Begin a tape, or cut off what a crash left of its last line; return what is recorded."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         header = {"kind": _KIND, "version": _VERSION, "fingerprint": self.fingerprint}
-        if not self._path.exists() or b"\n" not in self._path.read_bytes():
+        if not self._path.exists() or _is_cut_header(self._path.read_bytes()):
             self._path.write_bytes(_json_line(header))
         tape = _read(self._path)
         if tape.fingerprint != self.fingerprint:
@@ -193,9 +193,18 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
 
 def _answer_of(row: dict[str, Any], where: str) -> tuple[_Key, list[Passage]]:
     try:
-        return (row["query"], row["top_k"]), [Passage(**fields) for fields in row["passages"]]
+        query, top_k, passages = row["query"], row["top_k"], [Passage(**fields) for fields in row["passages"]]
     except (KeyError, TypeError) as error:
         raise RecordError(f"{where}: expected 'query', 'top_k' and 'passages': {error}") from error
+    if not isinstance(query, str) or not isinstance(top_k, int) or not is_answer(passages, top_k):
+        raise RecordError(f"{where}: expected a query and at most 'top_k' distinct passages, got {row!r:.200}")
+    return (query, top_k), passages
+
+
+def _is_cut_header(data: bytes) -> bool:
+    """Whether a crash cut a tape within its first line; any other file without a line is somebody else's."""
+    begin = _json_line({"kind": _KIND})[:-2]
+    return b"\n" not in data and (data.startswith(begin) or begin.startswith(data))
 
 
 def _json_line(row: Mapping[str, Any]) -> bytes:

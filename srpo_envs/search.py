@@ -15,12 +15,15 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from srpo_envs.errors import RegistrationError, RetrieverError, SrpoError, UnknownIdError, near_miss
+
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: no tokenizer and no file takes it
 
 RETRIEVER_GROUP = "srpo_envs.retrievers"
 """Entry points of this group name a scheme and a `RetrieverFactory`."""
@@ -142,15 +145,15 @@ def search_all(retriever: Retriever, queries: Sequence[str], top_k: int) -> list
             f"search of {len(queries)} queries: expected as many lists of passages, got {found!r:.200}"
         )
     for query, passages in zip(queries, found, strict=True):
-        if not _is_answer(passages, top_k):
+        if not is_answer(passages, top_k):
             raise RetrieverError(
                 f"search for {query!r:.80}: expected a list of at most {top_k} distinct passages, got {passages!r:.200}"
             )
     return found
 
 
-def _is_answer(passages: object, top_k: int) -> bool:
-    """Whether one query's answer is what `Retriever.search` promises."""
+def is_answer(passages: object, top_k: int) -> bool:
+    """Whether one query's answer is what `Retriever.search` promises: passages whose texts are valid Unicode."""
     return (
         isinstance(passages, list)
         and len(passages) <= top_k
@@ -162,7 +165,7 @@ def _is_answer(passages: object, top_k: int) -> bool:
 def _is_whole(passage: Passage) -> bool:
     texts = (passage.id, passage.title, passage.text)
     is_number = isinstance(passage.score, (int, float)) and math.isfinite(passage.score)
-    return is_number and all(isinstance(text, str) for text in texts)
+    return is_number and all(isinstance(text, str) and not _SURROGATE.search(text) for text in texts)
 
 
 class ScriptedRetriever:

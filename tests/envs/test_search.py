@@ -183,6 +183,7 @@ GARBAGE = {
     "an id that is no text": [[Passage(id=7, title="", text="x")], []],
     "a text that is none": [[Passage(id="a", title="", text=None)], []],
     "a title that is none": [[Passage(id="a", title=None, text="x")], []],
+    "a text that is no Unicode": [[Passage(id="a", title="", text="half \ud800")], []],
     "a score that is no number": [[passage("a", score="high")], []],
     "a score that is not finite": [[passage("a", score=float("nan"))], []],
     "an id that cannot be compared": [[Passage(id=[], title="", text="x")], []],

@@ -135,6 +135,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.parametrize("content", [b'{"mine": 1}', b"no line end", b'{"kind":"other'])
+def test_a_file_of_somebody_else_is_not_recorded_over(path, content):
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match="is no tape"):
+        record(path, (["a"], 1))
+    assert path.read_bytes() == content
+
+
 def test_what_was_answered_survives_a_killed_process(path):
     here = Path(__file__).parent
     environment = os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{here.parents[1]}"}
@@ -188,6 +197,8 @@ HEADER = b'{"kind":"srpo-search-tape","version":1,"fingerprint":""}\n'
         (HEADER + b"[]\n", RecordError, "line 2: expected an object, got list"),
         (HEADER + b'{"query":"a","passages":[]}\n', RecordError, "line 2: expected 'query', 'top_k' and 'passages'"),
         (HEADER + b'{"query":"a","top_k":1,"passages":[{"id":"1"}]}\n', RecordError, "line 2: expected"),
+        (HEADER + b'{"query":["a"],"top_k":1,"passages":[]}\n', RecordError, "line 2: expected a query and"),
+        (HEADER + b'{"query":"a","top_k":1,"passages":[{"id":1,"title":"","text":""}]}\n', RecordError, "distinct"),
     ],
 )
 def test_damaged_files_and_others_are_named(tmp_path, content, error, message):
