@@ -267,7 +267,8 @@ def _checked_url(url: str) -> str:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise ConfigError(f"{url!r} is not a URL: {error}") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+    is_port = parsed.port is None or parsed.port < 2**16
+    if parsed.scheme not in ("http", "https") or not parsed.host or not is_port or parsed.query or parsed.fragment:
         raise ConfigError(f"{url!r}: expected the URL of a search server, such as 'http://127.0.0.1:8000'")
     return url.rstrip("/").removesuffix("/retrieve").rstrip("/")
 
@@ -290,7 +291,7 @@ def _object(body: bytes) -> Mapping[str, Any]:
     """The JSON object in a body, empty where it holds something else."""
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -304,7 +305,7 @@ def _reason(answer: _Answer) -> str:
 def _retry_after_s(headers: Mapping[str, str]) -> float:
     """Seconds that the server asks to wait, given as a number or as a date; 0 where it does not."""
     value = headers.get("retry-after", "0").strip()
-    if value.isdigit():
+    if value.isascii() and value.isdigit():
         return float(value)
     try:
         return max(email.utils.parsedate_to_datetime(value).timestamp() - time.time(), 0.0)

@@ -149,10 +149,7 @@ def build_app(service: SearchService) -> FastAPI:
         service.require_valid(request.queries, top_k)
         limit_s = min(timeout_s or settings.request_timeout_s, settings.request_timeout_s)
         found = await service.search(request.queries, top_k, limit_s)
-        try:
-            body = render_answer(found, with_scores=request.return_scores)
-        except ValueError as error:
-            raise HTTPException(500, f"the engine's answer cannot be sent: {error}") from error
+        body = render_answer(found, with_scores=request.return_scores)
         headers = {FINGERPRINT_HEADER: service.retriever.fingerprint}
         return Response(body, media_type="application/json", headers=headers)
 
@@ -170,6 +167,10 @@ def build_app(service: SearchService) -> FastAPI:
     @app.exception_handler(RequestValidationError)
     async def refuse(request: Request, error: RequestValidationError) -> JSONResponse:
         return JSONResponse({"detail": _reason(error)}, 422)
+
+    @app.exception_handler(400)  # FastAPI's own, for a body that it cannot decode
+    async def refuse_undecodable(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"detail": "the body is not JSON: it is no UTF-8, or nested too deeply"}, 422)
 
     return app
 

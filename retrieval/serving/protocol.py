@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,7 +57,7 @@ def read_answer(body: bytes, num_queries: int, top_k: int) -> list[list[Passage]
     """
     try:
         payload = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RetrieverError(f"expected JSON, got {_shown(body)}") from error
     result = payload.get("result") if isinstance(payload, dict) else None
     if not isinstance(result, list) or not all(isinstance(row, list) for row in result):
@@ -77,7 +77,7 @@ def _read_row(row: list[Any], top_k: int) -> list[Passage]:
 def _read_item(item: Any) -> Passage:
     has_score = isinstance(item, Mapping) and "document" in item
     document, score = (item["document"], item.get("score", 0.0)) if has_score else (item, 0.0)
-    if not isinstance(score, int | float) or isinstance(score, bool) or not math.isfinite(score):
+    if not isinstance(score, int | float) or isinstance(score, bool) or not abs(score) <= sys.float_info.max:
         raise RetrieverError(f"expected a finite score, got {_shown(score)}")
     title, text = _title_and_text(document)
     identity = document.get("id", _digest(title, text))

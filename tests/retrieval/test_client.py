@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from search_servers import KnownEngine, end, expected, free_port, scripted_server, start_server
 
-from retrieval.client import HttpRetriever
+from retrieval.client import HttpRetriever, _retry_after_s
 from retrieval.server import SearchServer, ServerSettings
 from srpo_envs.errors import ConfigError, RequestRejectedError, RetrieverError, SurroundingsError
 from srpo_envs.search import Passage, search_all
@@ -169,6 +169,11 @@ def test_it_waits_as_long_as_the_server_asks(open_client, in_words):
     with scripted_server(script) as url:
         assert open_client(url).search(["q"], 3) == found_for("q")
     assert times[1] - times[0] >= 0.95  # a date has whole seconds
+
+
+@pytest.mark.parametrize("asked", ["soon", "-5", "²"])
+def test_a_time_to_wait_that_is_none_is_left_aside(asked):
+    assert _retry_after_s({"retry-after": asked}) == 0.0
 
 
 def test_it_does_not_wait_for_a_server_that_asks_for_too_much(open_client):
@@ -363,6 +368,7 @@ def test_settings_stand_in_the_query_of_the_url(open_client):
         ("ftp://127.0.0.1", "expected the URL of a search server"),
         ("http://", "expected the URL of a search server"),
         ("http://host:port", "is not a URL"),
+        ("http://127.0.0.1:99999", "expected the URL of a search server"),
     ],
 )
 def test_what_cannot_be_opened_is_named(location, message):

@@ -77,6 +77,7 @@ def test_the_last_document_repeated_counts_once():
         (b"<html>502 Bad Gateway</html>", "expected JSON, got b'<html>502"),
         (b'{"result": [[{"docu', "expected JSON"),
         (b"\xff\xfe", "expected JSON"),
+        (b"[" * 100_000, "expected JSON"),
         (b"[]", "expected a 'result'"),
         (b'{"result": {"a": 1}}', "expected a 'result'"),
         (b'{"result": ["text"]}', "expected a 'result'"),
@@ -103,6 +104,7 @@ def test_other_bodies_are_errors(body, message):
         ([[{"document": DOCUMENT, "score": None}]], "expected a finite score"),
         ([[{"document": DOCUMENT, "score": math.nan}]], "expected a finite score"),
         ([[{"document": DOCUMENT, "score": True}]], "expected a finite score"),
+        ([[{"document": DOCUMENT, "score": 10**400}]], "expected a finite score"),
         ([[DOCUMENT | {"id": None}]], "expected the id of a document"),
     ],
 )
