@@ -25,6 +25,7 @@ import logging
 import mmap
 import os
 import shutil
+import tokenize
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,13 +90,17 @@ def new_index(path: str | os.PathLike[str]) -> Iterator[Path]:
         The empty folder to write into.
 
     Raises:
-        SearchIndexError: something that is not an index is at `path`, or another build is writing it.
+        SearchIndexError: something that is not an index is at `path`, its folder cannot be made, or another build is
+            writing it.
     """
     target = Path(path)
     if target.exists() and not (target / MANIFEST_FILE).is_file() and not _is_empty_folder(target):
         raise SearchIndexError(f"{str(target)!r} exists and is not an index; choose another place or remove it")
     partial = target.with_name(f".{target.name}.partial")
-    partial.mkdir(parents=True, exist_ok=True)
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SearchIndexError(f"no index can be written at {str(target)!r} ({error}); choose another place") from error
     with _lock(partial, target):
         _clear(partial)
         try:
@@ -256,7 +261,7 @@ def open_array(file: Path) -> np.ndarray[Any, Any]:
     """
     try:
         mapped = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, tokenize.TokenError) as error:
         raise SearchIndexError(f"{str(file)!r} cannot be read ({error}); {REBUILD}") from error
     return np.asarray(mapped)  # a plain view: slicing a `numpy.memmap` costs ten times as much
 

@@ -34,11 +34,19 @@ def open_any(name: str) -> Retriever:
     """Open a retriever by its name, or an index of any engine by its folder.
 
     Raises:
-        SearchIndexError: the folder holds no index of a known kind.
+        SearchIndexError: no folder there, or it holds no index of a known kind.
         UnknownIdError: no such scheme.
     """
     folder = Path(name)
-    return open_retriever(f"{_kind_of(folder)}:{name}" if folder.is_dir() else name)
+    if name and folder.is_dir():
+        return open_retriever(f"{_kind_of(folder)}:{name}")
+    if ":" not in name:
+        found = "is a file, expected the folder of an index" if folder.is_file() else "is no folder"
+        shipped = " or ".join(f"bm25:{corpus}" for corpus in list_corpora())
+        raise SearchIndexError(
+            f"{name!r} {found}; build an index with `srpo retrieval build`, or name a retriever, such as {shipped}"
+        )
+    return open_retriever(name)
 
 
 def open_bm25(location: str) -> Bm25Index:

@@ -14,6 +14,7 @@ from retrieval.bm25.postings import Array, Inverter, Postings, merge
 from retrieval.corpus import Corpus, contents_of, iter_passages
 from retrieval.index_dir import Manifest, PassageWriter, new_index, write_manifest
 from retrieval.progress import OnProgress
+from srpo_envs.errors import ConfigError
 
 KIND, VERSION = "bm25", 1
 
@@ -56,9 +57,9 @@ def build_bm25_index(
 
 
 def check_settings(k1: float, b: float) -> None:
-    """Raise ValueError for settings BM25 is not defined for."""
+    """Raise ConfigError for settings BM25 is not defined for."""
     if not (0 <= k1 < float("inf") and 0 <= b <= 1):
-        raise ValueError(f"BM25: expected k1 of at least 0 and b from 0 to 1, got k1={k1} and b={b}")
+        raise ConfigError(f"BM25: expected k1 of at least 0 and b from 0 to 1, got k1={k1} and b={b}")
 
 
 def make_manifest(num_passages: int, corpus_digest: str, k1: float, b: float) -> Manifest:

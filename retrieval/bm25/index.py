@@ -99,7 +99,7 @@ class Bm25Index:
         Raises:
             CorpusError: the corpus cannot be read.
             SearchIndexError: something else is at `path`, or another build is writing there.
-            ValueError: `k1` or `b` is out of range.
+            ConfigError: `k1` or `b` is out of range.
         """
         build_bm25_index(corpus, path, k1=k1, b=b, on_progress=on_progress, block_size=block_size)
         return cls.open(path)
@@ -121,7 +121,7 @@ class Bm25Index:
 
         Raises:
             CorpusError: the corpus cannot be read.
-            ValueError: `k1` or `b` is out of range.
+            ConfigError: `k1` or `b` is out of range.
         """
         check_settings(k1, b)
         passages = list(iter_passages(corpus))

@@ -131,6 +131,7 @@ class Postings:
             len(self.begins) == len(self.terms.offsets) >= 1
             and self.terms.offsets[-1] == len(self.terms.letters)
             and self.begins[-1] == len(self.documents) == len(self.frequencies)
+            and self.lengths.min(initial=0) >= 0
         )
 
 

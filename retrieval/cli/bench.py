@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,26 +32,27 @@ def bench(
     from rich.table import Table
 
     from retrieval.opening import open_any
+    from srpo_envs.errors import RetrieverError
     from srpo_envs.search import close_retrievers
 
     try:
         opened = open_any(retriever)
         asked = _read_queries(queries) if queries else _collect_queries(opened)
-        num_failed, waits_s, total_s = _measure(opened, asked, num_requests, num_clients, batch, top_k)
+        failures, waits_s, total_s = _measure(opened, asked, num_requests, num_clients, batch, top_k)
     finally:
         close_retrievers()
     table = Table("measure", "value", box=None, header_style="bold", pad_edge=False)
     for name, value in (
         ("requests", f"{num_requests} by {num_clients} clients, {batch} queries each"),
-        ("failed", str(num_failed)),
-        ("queries per second", f"{num_requests * batch / total_s:,.0f}"),
+        ("failed", str(len(failures))),
+        ("queries per second", f"{len(waits_s) * batch / total_s:,.0f}"),
         ("p50", f"{1000 * _quantile(waits_s, 0.5):.2f} ms"),
         ("p99", f"{1000 * _quantile(waits_s, 0.99):.2f} ms"),
     ):
         table.add_row(name, value)
     Console().print(table)
-    if num_failed:
-        raise typer.Exit(1)
+    if failures:
+        raise RetrieverError(f"{len(failures)} of {num_requests} requests failed, the first one: {failures[0]}")
 
 
 def _read_queries(file: Path) -> list[str]:
@@ -80,31 +80,30 @@ def _collect_queries(retriever: Retriever, most: int = 200) -> list[str]:
 
 def _measure(
     retriever: Retriever, queries: Sequence[str], num_requests: int, num_clients: int, batch: int, top_k: int
-) -> tuple[int, list[float], float]:
-    """Return failed requests, seconds of each that succeeded, and seconds of the whole."""
+) -> tuple[list[str], list[float], float]:
+    """Return why requests failed, seconds of each that succeeded, and seconds of the whole."""
     from rich.progress import Progress
 
     from srpo_envs.errors import RetrieverError
 
+    failures: list[str] = []
     waits_s: list[float] = []
-    num_failed, lock = itertools.count(), threading.Lock()
 
     def ask(number: int) -> None:
         words = [queries[(number * batch + offset) % len(queries)] for offset in range(batch)]
         begun = time.monotonic()
         try:
             retriever.search(words, top_k)
-        except RetrieverError:
-            next(num_failed)
+        except RetrieverError as error:
+            failures.append(str(error))
         else:
-            with lock:
-                waits_s.append(time.monotonic() - begun)
+            waits_s.append(time.monotonic() - begun)
 
     begun = time.monotonic()
     with Progress() as bar, ThreadPoolExecutor(num_clients) as clients:
         for _ in bar.track(clients.map(ask, range(num_requests)), total=num_requests, description="requests"):
             pass
-    return next(num_failed), waits_s, time.monotonic() - begun
+    return failures, waits_s, time.monotonic() - begun
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

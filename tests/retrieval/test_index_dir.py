@@ -137,6 +137,12 @@ def test_a_folder_that_is_no_index_is_not_touched(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(SearchIndexError, match=r"no index can be written at .*file/index"):
+        build(tmp_path / "file" / "index")
+
+
 def test_an_empty_folder_becomes_an_index(tmp_path):
     (tmp_path / "index").mkdir()
     assert open_manifest(build(tmp_path / "index"), "test", 1) == manifest()
@@ -201,9 +207,12 @@ def test_a_damaged_row_is_told(tmp_path):
 
 
 def test_an_array_that_is_none_is_told(tmp_path):
-    (tmp_path / "a.npy").write_bytes(b"no array")
-    with pytest.raises(SearchIndexError, match=r"a.npy' cannot be read"):
-        open_array(tmp_path / "a.npy")
+    np.save(tmp_path / "b.npy", np.zeros(3))
+    damaged = (tmp_path / "b.npy").read_bytes().replace(b"(3,)", b"(3,(")
+    for content in (b"no array", damaged):
+        (tmp_path / "a.npy").write_bytes(content)
+        with pytest.raises(SearchIndexError, match=r"a.npy' cannot be read"):
+            open_array(tmp_path / "a.npy")
 
 
 def test_the_manifest_lists_files_of_folders_below(tmp_path):

@@ -24,7 +24,7 @@ from retrieval.bm25.index import encode_lengths
 from retrieval.corpora import corpus_path
 from retrieval.corpus import contents_of, read_corpus, row_of
 from retrieval.lucene import LuceneRetriever, build_lucene_index
-from srpo_envs.errors import CorpusError, JavaRuntimeError, MissingPackageError, SearchIndexError
+from srpo_envs.errors import ConfigError, CorpusError, JavaRuntimeError, MissingPackageError, SearchIndexError
 from srpo_envs.search import Passage
 from srpo_envs.tasks.rows import read_rows
 
@@ -195,9 +195,9 @@ def test_extreme_settings_still_rank():
 
 @pytest.mark.parametrize(("k1", "b"), [(-1, 0.4), (math.nan, 0.4), (math.inf, 0.4), (0.9, 1.1), (0.9, -0.1)])
 def test_settings_that_make_no_sense_are_refused(tmp_path, k1, b):
-    with pytest.raises(ValueError, match="expected k1 of at least 0 and b from 0 to 1"):
+    with pytest.raises(ConfigError, match="expected k1 of at least 0 and b from 0 to 1"):
         Bm25Index.from_corpus(PASSAGES, k1=k1, b=b)
-    with pytest.raises(ValueError, match="expected k1 of at least 0 and b from 0 to 1"):
+    with pytest.raises(ConfigError, match="expected k1 of at least 0 and b from 0 to 1"):
         Bm25Index.build(PASSAGES, tmp_path / "index", k1=k1, b=b)
 
 

@@ -80,3 +80,10 @@ def test_files_that_do_not_fit_each_other_are_refused(tmp_path, name):
     np.save(tmp_path / name, np.load(tmp_path / name)[:1])
     with pytest.raises(SearchIndexError, match="do not fit each other; build it again"):
         Postings.load(tmp_path)
+
+
+def test_a_negative_length_is_refused(tmp_path):
+    invert([["a", "b"], ["b"]]).save(tmp_path)
+    np.save(tmp_path / "lengths.npy", np.array([2, -1], np.int32))
+    with pytest.raises(SearchIndexError, match="do not fit each other"):
+        Postings.load(tmp_path)

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from retrieval import corpora
 from retrieval.client import HttpRetriever
+from retrieval.server import SearchServer, ServerSettings
+from srpo_envs.search import ScriptedRetriever
 from srpo_train.cli import app
 
 ROWS = (
@@ -65,9 +68,13 @@ def test_nothing_found_is_said(index: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("search", "no-such-index", "x"), 2, "no retriever 'no-such-index'"),
+        (("search", "no-such-index", "x"), 1, "'no-such-index' is no folder; build an index with"),
+        (("search", __file__, "x"), 1, "is a file, expected the folder of an index"),
+        (("search", "facts", "x"), 1, "name a retriever, such as bm25:facts"),
+        (("search", "bm52:facts", "x"), 2, "did you mean 'bm25'?"),
         (("search", "bm25:no-such-index", "x"), 1, "no index at 'no-such-index'"),
         (("build", "no-such-corpus.jsonl", "ix"), 1, "no corpus at 'no-such-corpus.jsonl'"),
+        (("build", corpora.corpus_path("village"), "ix", "--k1", "-1"), 2, "expected k1 of at least 0"),
         (("bench", "bm25:village", "--queries", "no-such-file"), 2, "cannot be read"),
     ],
 )
@@ -95,6 +102,16 @@ def test_bench_counts_and_measures(index: Path, tmp_path: Path) -> None:
     assert "20 by 2 clients, 3 queries each" in result.stdout
     assert "p99" in result.stdout
     assert retrieval("bench", index, "--num-requests", 5).exit_code == 0
+
+
+def test_bench_tells_why_requests_failed(tmp_path: Path) -> None:
+    queries = tmp_path / "queries.txt"
+    queries.write_text("q\n")
+    with SearchServer(ScriptedRetriever({}), ServerSettings(port=0, max_top_k=5)) as server:
+        result = retrieval("bench", server.url, "--queries", queries, "--num-requests", 4, "--top-k", 6)
+    assert result.exit_code == 1
+    assert "4 of 4 requests failed, the first one" in result.stderr
+    assert "topk: expected 1 to 5, got 6" in result.stderr
 
 
 def test_serve_answers_until_it_is_told_to_stop(index: Path) -> None:
