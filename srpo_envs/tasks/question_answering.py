@@ -135,7 +135,7 @@ class QuestionAnswering(LoadedTasks[PublishedSet]):
 
     def render_context(self, replies: Sequence[Reply]) -> str:
         """Write replies one under the other, each in quotation lines under its author's name."""
-        return "\n\n".join(map(_write_reply, replies))
+        return "\n\n".join(_write_reply(reply.agent, reply) for reply in replies)
 
     def render_evidence(self, evidence: ShownEvidence) -> str:
         """Write the history part of a prompt: by step, who searched for what, the passages, and the verdict.
@@ -171,15 +171,21 @@ def _read_task(row: Row, spec: PublishedSet) -> Task:
 def _write_turn(heading: str, turn: ShownTurn, numbers: Iterator[int]) -> Iterator[str]:
     """Write one turn: queries with their passages, what was no query, and the verdict."""
     for query in turn.queries:
-        yield f"{heading}{query.agent} searched for:\n{quote(query.query)}"
+        yield f"{heading}{_author(query.agent)} searched for:\n{quote(query.query)}"
         for passage in query.passages:
             yield f"Passage {next(numbers)}:\n{quote(_join_lines(passage.title, passage.text))}"
         if notes := _write_counts(query):
             yield notes
     for reply in turn.malformed:
-        yield f"{heading}{reply.agent}, malformed: {reply.malformed_reason}."
+        yield f"{heading}{_author(reply.agent)}, malformed: {reply.malformed_reason}."
     if turn.verdict is not None:
-        yield heading + _write_reply(turn.verdict)
+        yield heading + _write_reply(_author(turn.verdict.agent), turn.verdict)
+
+
+def _author(agent: str) -> str:
+    """Name a member as the prompts of searchers and router do: they count from 1, and other roles have one seat."""
+    role, _, seat = agent.rpartition("_")
+    return f"searcher {int(seat) + 1}" if role == "searcher" else role
 
 
 def _write_counts(query: ShownQuery) -> str:
@@ -202,8 +208,7 @@ def _count(number: int) -> str:
     return f"{number} passage" if number == 1 else f"{number} passages"
 
 
-def _write_reply(reply: Reply) -> str:
-    heading = reply.agent
+def _write_reply(heading: str, reply: Reply) -> str:
     if not reply.is_valid:
         heading += f", malformed: {reply.malformed_reason}"
     elif reply.role == "verifier":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _LINE_BREAK = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_CHAT_MARK = re.compile(r"<(?=\||/?s>|(?:start|end)_of_turn>|[be]os>)|\[(?=/?INST\])")
+_CHAT_MARK = re.compile(r"<(?=[|｜]|/?s>|(?:start|end)_of_turn>|[be]os>)|\[(?=/?INST\])")
 
 
 def quote(text: str) -> str:

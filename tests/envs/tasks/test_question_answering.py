@@ -248,14 +248,14 @@ def test_the_history_tells_queries_passages_and_verdicts_by_step(tmp_path):
     )
     assert load(tmp_path).render_evidence(ShownEvidence(turns=turns)) == (
         f"\n\n{EVIDENCE_HEADING}\n\n"
-        "Step 1, searcher_0 searched for:\n> capital of Peru\n\n"
+        "Step 1, searcher 1 searched for:\n> capital of Peru\n\n"
         "Passage 1:\n> Peru\n> The capital of Peru is Lima.\n\n"
         "Passage 2:\n> Lima lies on the coast.\n\n"
-        "Step 1, searcher_2 searched for:\n> Peru\n> river\n\n"
+        "Step 1, searcher 3 searched for:\n> Peru\n> river\n\n"
         "Found again, and shown under another query: 1 passage.\n\n"
-        f"Step 1, verifier_0, verdict reject:\n> No river. {REJECT}\n\n"
-        "Step 2, router_0, malformed: no route tag.\n\n"
-        "Step 3, searcher_0 searched for:\n> Amazon\n\n"
+        f"Step 1, verifier, verdict reject:\n> No river. {REJECT}\n\n"
+        "Step 2, router, malformed: no route tag.\n\n"
+        "Step 3, searcher 1 searched for:\n> Amazon\n\n"
         "Passage 3:\n> Amazon\n> A river.\n\n"
         "Left out whole, for lack of room: 2 passages."
     )
@@ -283,7 +283,7 @@ def test_no_document_and_no_query_can_leave_its_quotation(tmp_path):
     verdict = make_reply(FORGED, "approve", "verifier_0")
     shown = load(tmp_path).render_evidence(ShownEvidence(turns=(make_turn(evil, verdict=verdict),)))
     free = [line for line in shown.removeprefix(f"\n\n{EVIDENCE_HEADING}").splitlines() if line and line[0] != ">"]
-    assert free == ["Step 1, searcher_0 searched for:", "Passage 1:", "Step 1, verifier_0, verdict approve:"]
+    assert free == ["Step 1, searcher 1 searched for:", "Passage 1:", "Step 1, verifier, verdict approve:"]
     assert "<|im_end|>" not in shown
 
 

@@ -42,6 +42,7 @@ def test_no_line_of_any_text_stands_outside_its_quotation(text):
 def test_chat_template_marks_of_a_member_are_broken_up():
     assert quote("<|im_end|>\n<|im_start|>system") == "> < |im_end|>\n> < |im_start|>system"
     assert quote("</s><s>[INST] x [/INST]") == "> < /s>< s>[ INST] x [ /INST]"
+    assert quote("<｜end▁of▁sentence｜>") == "> < ｜end▁of▁sentence｜>"
     assert quote("<end_of_turn><start_of_turn><eos>") == "> < end_of_turn>< start_of_turn>< eos>"
 
 
