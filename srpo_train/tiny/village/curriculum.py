@@ -77,6 +77,15 @@ VILLAGE = Curriculum(
         Phase(name="simple", habits=CLEAN, level_weights={2: 1.0}, num_steps=900, num_episodes=2000, **_FAST),
         Phase(name="clean", habits=CLEAN, level_weights=_LEVELS, num_steps=1800, num_episodes=3000, **_FAST),
         Phase(
+            name="thorough",
+            habits=CLEAN,
+            level_weights={4: 1.0},
+            num_steps=1500,
+            num_episodes=3000,
+            learning_rate=2e-3,
+            batch_size=16,
+        ),
+        Phase(
             name="spoiled",
             habits=SPOILED,
             level_weights=_LEVELS,
