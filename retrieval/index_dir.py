@@ -94,7 +94,7 @@ def new_index(path: str | os.PathLike[str]) -> Iterator[Path]:
             writing it.
     """
     target = Path(path)
-    if target.exists() and not (target / MANIFEST_FILE).is_file() and not _is_empty_folder(target):
+    if os.path.exists(target) and not (target / MANIFEST_FILE).is_file() and not _is_empty_folder(target):
         raise SearchIndexError(f"{str(target)!r} exists and is not an index; choose another place or remove it")
     partial = target.with_name(f".{target.name}.partial")
     try:
@@ -268,10 +268,12 @@ def open_array(file: Path) -> np.ndarray[Any, Any]:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     file = folder / MANIFEST_FILE
-    if not file.is_file():
-        raise SearchIndexError(f"no index at {str(folder)!r} (it has no {MANIFEST_FILE}); {REBUILD}")
     try:
         content = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SearchIndexError(f"no index at {str(folder)!r} (it has no {MANIFEST_FILE}); {REBUILD}") from error
+    except OSError as error:
+        raise SearchIndexError(f"{str(file)!r} cannot be read ({error})") from error
     except ValueError as error:
         raise SearchIndexError(f"{str(file)!r} is damaged ({error}); {REBUILD}") from error
     if not isinstance(content, dict) or not isinstance(content.get("files"), dict):

@@ -37,11 +37,10 @@ def open_any(name: str) -> Retriever:
         SearchIndexError: no folder there, or it holds no index of a known kind.
         UnknownIdError: no such scheme.
     """
-    folder = Path(name)
-    if name and folder.is_dir():
-        return open_retriever(f"{_kind_of(folder)}:{name}")
+    if name and os.path.isdir(name):
+        return open_retriever(f"{_kind_of(Path(name))}:{name}")
     if ":" not in name:
-        found = "is a file, expected the folder of an index" if folder.is_file() else "is no folder"
+        found = "is a file, expected the folder of an index" if os.path.isfile(name) else "is no folder"
         shipped = " or ".join(f"bm25:{corpus}" for corpus in list_corpora())
         raise SearchIndexError(
             f"{name!r} {found}; build an index with `srpo retrieval build`, or name a retriever, such as {shipped}"
@@ -59,7 +58,7 @@ def open_bm25(location: str) -> Bm25Index:
 
     if location in list_corpora():
         return _open_shipped(location)
-    if not Path(location).exists():
+    if not os.path.exists(location):
         raise SearchIndexError(
             f"no index at {location!r}; build one with `srpo retrieval build`, or name a shipped corpus"
             f"{near_miss(location, list_corpora())}"

@@ -209,7 +209,7 @@ def _read_faiss_index(file: Path) -> Any:
     faiss = _import_faiss()
     try:
         index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:  # a damaged length asks for more memory than there is
         raise SearchIndexError(f"{str(file)!r} cannot be read by faiss ({error}); {REBUILD}") from error
     is_known = isinstance(index, (faiss.IndexFlat, faiss.IndexHNSW))
     if not is_known or index.metric_type != faiss.METRIC_INNER_PRODUCT:

@@ -193,8 +193,10 @@ def _open_set(choice: Choice, spec: PublishedSet) -> tuple[str, list[Row]]:
     split = None if choice.holdout else choice.split
     split = split or (spec.splits[0] if spec.splits else None)
     if split and spec.splits and split not in spec.splits:
+        hint = "" if spec.shipped else "; holdout= can divide it"
         raise ValueError(
-            f"{choice.dataset!r} has the split {' and '.join(spec.splits)}, not {split!r}; holdout= can divide it"
+            f"{choice.dataset!r} has the {'splits' if len(spec.splits) > 1 else 'split'} {' and '.join(spec.splits)}, "
+            f"not {split!r}{hint}"
         )
     if spec.shipped:
         return f"the shipped {choice.dataset}" + (f" ({split})" if split else ""), _read_shipped(spec.shipped, split)

@@ -153,6 +153,13 @@ def test_a_build_without_a_manifest_is_refused(tmp_path):
         pass
 
 
+def test_a_folder_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(SearchIndexError, match=r"cannot be read .*File name too long"):
+        open_manifest(tmp_path / ("x" * 300), "test", 1)
+    with pytest.raises(SearchIndexError, match="no index can be written at"):
+        build(tmp_path / ("x" * 300))
+
+
 def test_other_kinds_and_versions_are_named(tmp_path):
     path = build(tmp_path / "index")
     with pytest.raises(SearchIndexError, match=r"of kind 'test', expected 'bm25'; open it as test:"):

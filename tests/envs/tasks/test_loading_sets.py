@@ -179,7 +179,7 @@ def test_a_shipped_set_has_its_own_parts_and_the_first_is_the_default():
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({"split": "dev"}, "'parts' has the split train and test, not 'dev'"),
+        ({"split": "dev"}, "'parts' has the splits train and test, not 'dev'$"),
         ({"split": "test", "holdout": 0.1}, "'parts' has parts of its own, train and test: leave out holdout="),
         ({"path": "x.jsonl"}, "a path needs the name of the set it holds"),
     ],

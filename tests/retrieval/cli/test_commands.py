@@ -72,6 +72,8 @@ def test_nothing_found_is_said(index: Path) -> None:
         (("search", __file__, "x"), 1, "is a file, expected the folder of an index"),
         (("search", "facts", "x"), 1, "name a retriever, such as bm25:facts"),
         (("search", "bm52:facts", "x"), 2, "did you mean 'bm25'?"),
+        (("search", "capital of Peru " * 20), 1, "is no folder"),
+        (("search", "bm25:" + "x" * 300, "x"), 1, "no index at 'xxx"),
         (("search", "bm25:no-such-index", "x"), 1, "no index at 'no-such-index'"),
         (("build", "no-such-corpus.jsonl", "ix"), 1, "no corpus at 'no-such-corpus.jsonl'"),
         (("build", corpora.corpus_path("village"), "ix", "--k1", "-1"), 2, "expected k1 of at least 0"),

@@ -364,6 +364,11 @@ def test_what_does_not_belong_together_is_not_adopted(index: Path, tmp_path: Pat
     squared = write_faiss(tmp_path / "l2", index, metric=faiss.METRIC_L2)
     fewer = write_faiss(tmp_path / "fewer", index, rows=slice(39))
     (tmp_path / "cut").write_bytes(file.read_bytes()[:-100])
+    graph = faiss.IndexHNSWFlat(16, 8, faiss.METRIC_INNER_PRODUCT)
+    faiss.write_index(graph, str(tmp_path / "greedy"))
+    written = bytearray((tmp_path / "greedy").read_bytes())
+    written[37] ^= 1  # a count of its tables: faiss now asks for more memory than there is
+    (tmp_path / "greedy").write_bytes(written)
     faiss.write_index(faiss.IndexPQ(16, 2, 4, faiss.METRIC_INNER_PRODUCT), str(tmp_path / "pq"))
     cases = [
         (file, swapped, encoder, "the vector of passage 'p39' is not what"),
@@ -371,6 +376,7 @@ def test_what_does_not_belong_together_is_not_adopted(index: Path, tmp_path: Pat
         (squared, passages, encoder, "expected a flat or HNSW index with inner product, got IndexFlat.* with metric 1"),
         (fewer, passages, encoder, "39 vectors for 40 passages"),
         (tmp_path / "cut", passages, encoder, "cannot be read by faiss"),
+        (tmp_path / "greedy", passages, encoder, "cannot be read by faiss"),
         (tmp_path / "nothing", passages, encoder, "cannot be read by faiss"),
         (tmp_path / "pq", passages, encoder, "expected a flat or HNSW index with inner product, got IndexPQ"),
     ]
