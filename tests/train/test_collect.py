@@ -53,6 +53,14 @@ def release():
     event.set()
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C interrupts, even where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_episodes_come_back_complete_and_in_job_order(make_collector):
     rollout = make_collector().collect(make_jobs(5, groups=2), SAMPLING)
     assert [episode.episode_id for episode in rollout.episodes] == [f"t{t}/g{g}" for t in range(5) for g in range(2)]
@@ -105,10 +113,10 @@ def test_members_of_a_set_and_rollouts_of_a_group_draw_different_streams(make_co
     def seeds():
         engine = scripted("team")
         make_collector({"team": engine}, seed=5).collect(make_jobs(2, groups=2), SAMPLING)
-        return [request.seed for request in engine.requests]
+        return {request.request_id: request.seed for request in engine.requests}
 
     first = seeds()
-    assert len(set(first)) == len(first)
+    assert len(set(first.values())) == len(first) == 2 * 2 * 5
     assert seeds() == first
 
 
@@ -339,7 +347,7 @@ def test_an_engine_that_fails_as_a_whole_ends_the_collection_and_the_next_one_is
     assert collector.collect(make_jobs(6), SAMPLING).episodes == expected
 
 
-def test_an_interrupt_ends_the_collection_and_the_next_one_is_as_new(make_collector, release):
+def test_an_interrupt_ends_the_collection_and_the_next_one_is_as_new(make_collector, release, interruptible):
     expected = make_collector().collect(make_jobs(4), SAMPLING).episodes
     interrupts = iter([True])
 
@@ -365,14 +373,17 @@ def test_an_environment_that_asks_for_the_end_ends_the_collection(make_collector
     assert len(collector.collect(make_jobs(3), SAMPLING).episodes) == 3
 
 
-def test_hung_environments_of_an_ended_collection_do_not_use_up_the_workers(make_collector, release):
-    def interrupt():
-        time.sleep(0.1)  # by then the other two hang
-        raise KeyboardInterrupt
+def test_hung_environments_of_an_ended_collection_do_not_use_up_the_workers(make_collector, release, interruptible):
+    both_hang = threading.Barrier(2)
 
-    tasks = Troubled({0: release.wait, 1: release.wait, 2: interrupt})
-    collector = make_collector(tasks=tasks, num_workers=3)
+    def hang():
+        if both_hang.wait(20.0) == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        release.wait()
+
+    tasks = Troubled({0: hang, 1: hang})
+    collector = make_collector(tasks=tasks, num_workers=2)
     with pytest.raises(KeyboardInterrupt):
-        collector.collect(make_jobs(3), SAMPLING)
+        collector.collect(make_jobs(2), SAMPLING)
     tasks.trouble = {}
     assert len(collector.collect(make_jobs(3), SAMPLING).episodes) == 3

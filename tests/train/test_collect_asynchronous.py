@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from collect_world import SAMPLING, ShuffledEngine, Troubled, answer, make_jobs, role_of, scripted
+from collect_world import SAMPLING, ShuffledEngine, Troubled, answer, make_jobs, scripted
 
 from srpo_envs.errors import ConfigError, EngineError, SurroundingsError
 from srpo_envs.tasks.arithmetic import Arithmetic
@@ -170,23 +170,17 @@ def test_with_one_response_the_whole_active_set_is_given_up(make_collector):
 
 
 def test_a_retry_has_its_own_deadline(make_collector):
-    tries = []
+    tries = itertools.count()
+    script = lambda request: None if next(tries) < 4 else answer(request)  # noqa: E731
+    engine = SimulatedEngine("team", script, lambda request: 1, step_s=0.2)
+    collector = make_collector(engine, request_timeout_s=0.35, step_retries=4)
+    assert len(collector.collect(make_jobs(1), SAMPLING).episodes) == 1  # its first set takes 0.6 s
 
-    def slow_and_flaky(request):
-        if request.request_id != "t0/g0/e1/0":
-            return answer(request)
-        tries.append(time.monotonic())
-        return None if len(tries) < 4 else answer(request)
 
-    class Slow(ShuffledEngine):
-        def poll(self, timeout_s):
-            time.sleep(0.1 if role_of(next(iter(self.under_way.values()))) == "verifier" else 0.0)
-            return super().poll(timeout_s)
-
-    engine = Slow("team", slow_and_flaky, random.Random(0))
-    collector = make_collector(engine, request_timeout_s=1.0, step_retries=3)
-    assert len(collector.collect(make_jobs(1), SAMPLING).episodes) == 1
-    assert len(tries) == 4
+def test_the_deadline_of_an_episode_counts_all_its_responses(make_collector):
+    engine = SimulatedEngine("team", answer, lambda request: 1, step_s=0.15)
+    with pytest.raises(SurroundingsError, match=r"the episode took over 0\.3 s"):
+        make_collector(engine, episode_timeout_s=0.3).collect(make_jobs(1), SAMPLING)
 
 
 def test_an_episode_over_its_deadline_is_dropped_while_it_waits_for_a_response(make_collector):
@@ -236,6 +230,15 @@ def test_the_first_episodes_of_a_group_are_kept_and_the_others_given_up(make_col
     assert (rollout.num_surplus, rollout.failed) == (2, ())
     assert set(engine.cancelled) == {"t0/g1/e1/0", "t1/g3/e0/0", "t1/g3/e0/1", "t1/g3/e0/2"}
     assert not engine.under_way
+
+
+def test_surplus_responses_are_cancelled_at_once(make_collector):
+    def is_held(request):
+        return request.request_id == "t0/g1/e1/0" or (request.request_id[:2] == "t1" and not engine.cancelled)
+
+    engine = shuffled(is_held)
+    rollout = make_collector(engine).collect(make_jobs(2, groups=2), SAMPLING, keep_per_group=1)
+    assert len(rollout.episodes) == 2
 
 
 def test_a_failed_episode_is_replaced_by_a_surplus_one(make_collector):

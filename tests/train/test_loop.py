@@ -143,7 +143,7 @@ def test_asynchronous_collection_trains_on_whole_groups_of_the_version_in_traini
     assert [line["rollout/num_surplus_episodes"] for line in steps] == [4, 4, 4]
     assert [line["train/policy_version"] for line in steps] == [1, 2, 3]
     for step in (1, 2, 3):
-        episodes = read_episodes(run_dir / "events" / f"step-{step:06d}.jsonl")
+        episodes = list(read_episodes(run_dir / "events" / f"step-{step:06d}.jsonl"))
         groups = Counter(episode.group_id for episode in episodes)
         assert list(groups.values()) == [4, 4]
         versions = {member.policy_version for e in episodes for event in e.events for member in event.members}
