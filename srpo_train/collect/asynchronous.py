@@ -31,7 +31,6 @@ class _Open:
     """A request under way."""
 
     slot: Slot
-    policy_id: str
     request: GenerationRequest
     since: float
     retries_left: int
@@ -69,7 +68,7 @@ class Asynchronous:
         self._retries = retries
         self._request_timeout_s = request_timeout_s
         self._episode_timeout_s = episode_timeout_s
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, dict[str, _Open]] = {policy_id: {} for policy_id in engines}  # then by request id
         self._unsettled: set[str] = set()
         self._next_look = 0.0
 
@@ -97,15 +96,20 @@ class Asynchronous:
         finally:
             self._settle()
 
+    @property
+    def _busy(self) -> list[str]:
+        """The policies whose engines have work."""
+        return [policy_id for policy_id, under_way in self._open.items() if under_way]
+
     # --- environments ---------------------------------------------------------------------------------------------
 
     def _take_moves(self) -> None:
         """Take note of all environments that have moved; wait for one only if no engine has work."""
-        collection, begun = self._collection, time.monotonic()
-        timeout_s = 0.0 if self._open else TICK_S
+        collection, begun, is_generating = self._collection, time.monotonic(), bool(self._busy)
+        timeout_s = 0.0 if is_generating else TICK_S
         while collection.is_moving and collection.await_move(timeout_s):
             timeout_s = 0.0
-        if not self._open:
+        if not is_generating:
             collection.env_s += time.monotonic() - begun
 
     def _give_up_surplus(self) -> None:
@@ -123,34 +127,33 @@ class Asynchronous:
             assert slot.pending is not None
             for policy_id, request in self._requester.requests(slot.pending):
                 by_policy[policy_id].append(request)
-                self._open[request.request_id] = _Open(slot, policy_id, request, now, self._retries)
+                self._open[policy_id][request.request_id] = _Open(slot, request, now, self._retries)
         for policy_id, requests in by_policy.items():
             self._engines[policy_id].submit(requests, self._sampling)
 
     def _poll(self) -> None:
         """Give each engine that has work its turn, and take what it has finished."""
-        begun = time.monotonic()
-        busy = list(dict.fromkeys(open_.policy_id for open_ in self._open.values()))
+        begun, busy = time.monotonic(), self._busy
         is_only_source = len(busy) == 1 and not self._collection.is_moving
         wait_s = TICK_S if is_only_source else _SLICE_S / max(len(busy), 1)
         for policy_id in busy:
             answers = self._engines[policy_id].poll(wait_s)
             for answer in answers:
-                self._receive(answer)
+                self._receive(policy_id, answer)
             if answers:
                 wait_s = 0.0
         self._collection.generate_s += time.monotonic() - begun
 
-    def _receive(self, answer: Generation) -> None:
-        open_ = self._open.get(answer.request_id)
+    def _receive(self, policy_id: str, answer: Generation) -> None:
+        open_ = self._open[policy_id].get(answer.request_id)
         if open_ is None:  # withdrawn
             return
         if is_worth_a_retry(answer) and open_.retries_left:
             open_.retries_left -= 1
             open_.since = time.monotonic()
-            self._engines[open_.policy_id].submit([open_.request], self._sampling)
+            self._engines[policy_id].submit([open_.request], self._sampling)
             return
-        del self._open[answer.request_id]
+        del self._open[policy_id][answer.request_id]
         open_.slot.answers[answer.request_id] = answer
         if open_.slot.is_answered:
             self._collection.commit(open_.slot)
@@ -158,21 +161,21 @@ class Asynchronous:
     def _withdraw(self, slot: Slot) -> None:
         """Give up what is still being sampled for an episode."""
         if slot.pending is not None:
-            self._cancel(request_id(slot.pending, member) for member in slot.pending.members)
+            names = [request_id(slot.pending, member) for member in slot.pending.members]
+            for policy_id in self._engines:
+                self._cancel(policy_id, names)
 
-    def _cancel(self, request_ids: Iterable[str]) -> None:
-        by_policy: dict[str, list[str]] = defaultdict(list)
-        for name in request_ids:
-            if (open_ := self._open.pop(name, None)) is not None:
-                by_policy[open_.policy_id].append(name)
-        for policy_id, names in by_policy.items():
+    def _cancel(self, policy_id: str, request_ids: Iterable[str]) -> None:
+        under_way = self._open[policy_id]
+        if names := [name for name in request_ids if under_way.pop(name, None) is not None]:
             self._unsettled.add(policy_id)
             self._engines[policy_id].cancel(names)
 
     def _settle(self) -> None:
         """Leave no engine at work: a later collection uses the same request ids, and the weights may change now."""
-        with _logged():
-            self._cancel(list(self._open))
+        for policy_id, under_way in self._open.items():
+            with _logged():
+                self._cancel(policy_id, list(under_way))
         for policy_id in self._unsettled:
             with _logged():
                 self._engines[policy_id].poll(0.0)
@@ -185,10 +188,10 @@ class Asynchronous:
             return
         self._next_look = now + TICK_S
         self._collection.drop_hung()
-        for open_ in list(self._open.values()):
-            if now - open_.since >= self._request_timeout_s and open_.request.request_id in self._open:
-                limit = f"over {self._request_timeout_s:g} s"
-                self._expire(open_.slot, f"response {open_.request.request_id!r} took {limit}")
+        for under_way in self._open.values():
+            for name, open_ in list(under_way.items()):
+                if now - open_.since >= self._request_timeout_s and name in under_way:  # else withdrawn just now
+                    self._expire(open_.slot, f"response {name!r} took over {self._request_timeout_s:g} s")
         for slot in self._collection.running:
             if now - slot.running_since >= self._episode_timeout_s:
                 self._expire(slot, f"the episode took over {self._episode_timeout_s:g} s")

@@ -50,7 +50,7 @@ _MISUSE = (
 """An environment driven wrongly, or one that lacks what it needs: every episode would meet it, so none is dropped."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
     """One running episode."""
 

@@ -323,9 +323,12 @@ def test_an_engine_that_fails_leaves_the_others_at_rest(make_collector):
         def poll(self, timeout_s):
             raise EngineError("the server is gone")
 
+        def cancel(self, request_ids):
+            raise EngineError("the server is still gone")
+
     drafts = ShuffledEngine("drafts", answer, random.Random(0), lambda request: request.request_id[:2] == "t0")
     dying = Dying("rest", answer, random.Random(0))
-    collector = make_collector({"drafts": drafts, "rest": dying}, roles={"solver": "drafts", "*": "rest"})
+    collector = make_collector({"rest": dying, "drafts": drafts}, roles={"solver": "drafts", "*": "rest"})
     with pytest.raises(EngineError, match="the server is gone"):
         collector.collect(make_jobs(3), SAMPLING)
     assert {"t0/g0/e0/0", "t0/g0/e0/1", "t0/g0/e0/2"} <= set(drafts.cancelled)
