@@ -23,8 +23,8 @@ from srpo_envs.records import Episode, write_episodes
 from srpo_train.checkpoint import CheckpointStore
 from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
 from srpo_train.config import EnvConfig, Recipe
-from srpo_train.engines.background import BackgroundEngine
-from srpo_train.engines.base import Engine, Sampling, StreamingEngine
+from srpo_train.engines.background import as_streaming
+from srpo_train.engines.base import Engine, Sampling
 from srpo_train.engines.transformers import TransformersEngine
 from srpo_train.evaluation import evaluate, require_tasks
 from srpo_train.experience import Experience, build_experience
@@ -102,7 +102,12 @@ class Trainer:
         )
         if checkpoint:
             self._restore(self._store.load_state(checkpoint))
-        self._engines = _make_engines(recipe, self._team)
+        self._engines: dict[str, Engine] = {
+            policy.policy_id: TransformersEngine(policy, max_batch_tokens=recipe.engine.max_batch_tokens)
+            for policy in self._team
+        }
+        if recipe.rollout.mode == "asynchronous":
+            self._engines = {policy_id: as_streaming(engine) for policy_id, engine in self._engines.items()}
         self._monitor = Monitor()
         self._metrics = open_metrics(recipe, run_dir, resume_step=self._step if checkpoint else None)
         self._collector = self._make_collector(make_env)
@@ -254,18 +259,6 @@ class Trainer:
             request_timeout_s=settings.request_timeout_s,
             episode_timeout_s=settings.episode_timeout_s,
         )
-
-
-def _make_engines(recipe: Recipe, team: Team) -> dict[str, Engine]:
-    engines: dict[str, Engine] = {
-        policy.policy_id: TransformersEngine(policy, max_batch_tokens=recipe.engine.max_batch_tokens) for policy in team
-    }
-    if recipe.rollout.mode == "rounds":
-        return engines
-    return {
-        policy_id: engine if isinstance(engine, StreamingEngine) else BackgroundEngine(engine)
-        for policy_id, engine in engines.items()
-    }
 
 
 def _env_factory(config: EnvConfig) -> Callable[[], SetEnv]:

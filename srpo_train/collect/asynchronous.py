@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from srpo_envs.errors import EngineError
 from srpo_train.collect.collection import TICK_S, Collection, Slot
 from srpo_train.collect.requests import Requester, is_worth_a_retry, request_id
-from srpo_train.engines.base import Generation, GenerationRequest, Sampling, StreamingEngine
+from srpo_train.engines.base import Generation, GenerationRequest, Sampling, StreamingEngine, sampling_of
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Asynchronous:
         collection: The episodes.
         engines: Engine of each policy id.
         requester: Writes the requests.
-        sampling: How tokens are drawn.
+        sampling: How tokens are drawn, by all policies or by each.
         retries: Further tries of a response that the engine gave up.
         request_timeout_s: How long one try of a response may take, its wait in the engine's queue included, before
             the episode is dropped.
@@ -55,7 +55,7 @@ class Asynchronous:
         collection: Collection,
         engines: Mapping[str, StreamingEngine],
         requester: Requester,
-        sampling: Sampling,
+        sampling: Sampling | Mapping[str, Sampling],
         *,
         retries: int,
         request_timeout_s: float,
@@ -129,7 +129,10 @@ class Asynchronous:
                 by_policy[policy_id].append(request)
                 self._open[policy_id][request.request_id] = _Open(slot, request, now, self._retries)
         for policy_id, requests in by_policy.items():
-            self._engines[policy_id].submit(requests, self._sampling)
+            self._submit(policy_id, requests)
+
+    def _submit(self, policy_id: str, requests: list[GenerationRequest]) -> None:
+        self._engines[policy_id].submit(requests, sampling_of(self._sampling, policy_id))
 
     def _poll(self) -> None:
         """Give each engine that has work its turn, and take what it has finished."""
@@ -151,7 +154,7 @@ class Asynchronous:
         if is_worth_a_retry(answer) and open_.retries_left:
             open_.retries_left -= 1
             open_.since = time.monotonic()
-            self._engines[policy_id].submit([open_.request], self._sampling)
+            self._submit(policy_id, [open_.request])
             return
         del self._open[policy_id][answer.request_id]
         open_.slot.answers[answer.request_id] = answer

@@ -75,7 +75,7 @@ class Collector:
     def collect(
         self,
         jobs: Sequence[EpisodeJob],
-        sampling: Sampling,
+        sampling: Sampling | Mapping[str, Sampling],
         on_progress: Callable[[int, int], None] | None = None,
         *,
         keep_per_group: int | None = None,
@@ -84,7 +84,7 @@ class Collector:
 
         Args:
             jobs: Episodes to collect, with distinct ids.
-            sampling: How tokens are drawn.
+            sampling: How tokens are drawn, by all policies or by each.
             on_progress: Called with (episodes done, episodes in all) as they end.
             keep_per_group: Keep the first so many episodes of each group that finish and give up the others;
                 ``asynchronous`` only. What is kept is shorter than what was asked for, see ``docs/engines.md``.
@@ -117,7 +117,7 @@ class Collector:
         """Release environments and worker threads; safe to call more than once."""
         self._envs.close()
 
-    def _driver(self, collection: Collection, sampling: Sampling) -> Rounds | Asynchronous:
+    def _driver(self, collection: Collection, sampling: Sampling | Mapping[str, Sampling]) -> Rounds | Asynchronous:
         if self._streaming is None:
             return Rounds(
                 collection,

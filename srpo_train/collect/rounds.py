@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from srpo_train.collect.collection import TICK_S, Collection, Slot
 from srpo_train.collect.requests import Requester, is_worth_a_retry
-from srpo_train.engines.base import Engine, GenerationRequest, Sampling
+from srpo_train.engines.base import Engine, GenerationRequest, Sampling, sampling_of
 
 
 class Rounds:
@@ -24,7 +24,7 @@ class Rounds:
         collection: The episodes.
         engines: Engine of each policy id.
         requester: Writes the requests.
-        sampling: How tokens are drawn.
+        sampling: How tokens are drawn, by all policies or by each.
         retries: Further tries of a response that the engine gave up.
         grace_s: How long a round waits for slow environments before it generates without them.
     """
@@ -34,7 +34,7 @@ class Rounds:
         collection: Collection,
         engines: Mapping[str, Engine],
         requester: Requester,
-        sampling: Sampling,
+        sampling: Sampling | Mapping[str, Sampling],
         *,
         retries: int,
         grace_s: float,
@@ -87,15 +87,16 @@ class Rounds:
                 by_policy[policy_id].append(request)
                 slot_of[request.request_id] = slot
         for policy_id, requests in by_policy.items():
-            self._sample(self._engines[policy_id], requests, slot_of)
+            self._sample(policy_id, requests, slot_of)
         collection.generate_s += time.monotonic() - begun
         for slot in slots:
             collection.commit(slot)
 
-    def _sample(self, engine: Engine, requests: list[GenerationRequest], slot_of: Mapping[str, Slot]) -> None:
+    def _sample(self, policy_id: str, requests: list[GenerationRequest], slot_of: Mapping[str, Slot]) -> None:
         """Sample one batch; responses that the engine gave up are asked for again, with their own seed."""
+        engine, sampling = self._engines[policy_id], sampling_of(self._sampling, policy_id)
         for _ in range(1 + self._retries):
-            answers = {answer.request_id: answer for answer in engine.generate(requests, self._sampling)}
+            answers = {answer.request_id: answer for answer in engine.generate(requests, sampling)}
             for request in requests:
                 slot_of[request.request_id].answers[request.request_id] = answers[request.request_id]
             requests = [request for request in requests if is_worth_a_retry(answers[request.request_id])]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from srpo_train.engines.base import Engine, Generation, GenerationRequest, Sampling
+from srpo_train.engines.base import Engine, Generation, GenerationRequest, Sampling, StreamingEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +144,8 @@ class BackgroundEngine:
             self._done.clear()
             self._error = error
             self._changed.notify_all()
+
+
+def as_streaming(engine: Engine) -> StreamingEngine:
+    """Return the engine itself if it streams, and otherwise one that does and owns it."""
+    return engine if isinstance(engine, StreamingEngine) else BackgroundEngine(engine)

@@ -15,7 +15,7 @@ from srpo_envs.errors import ConfigError, EngineError, EnvMisuseError, Surroundi
 from srpo_envs.tasks.arithmetic import Arithmetic
 from srpo_envs.workflows.solver_verifier import SolverVerifier
 from srpo_train.collect import Collector, EpisodeJob, derive_seed
-from srpo_train.engines import BackgroundEngine
+from srpo_train.engines import BackgroundEngine, Sampling
 
 SHARED = {"*": "team"}
 
@@ -82,6 +82,19 @@ def test_isolated_policies_answer_for_their_roles_only(make_collector):
         (member.role, member.policy_id) for e in rollout.episodes for event in e.events for member in event.members
     }
     assert policies == {("solver", "drafts"), ("verifier", "rest"), ("aggregator", "rest")}
+
+
+def test_each_policy_draws_its_tokens_its_own_way(make_collector):
+    engines = {name: scripted(name) for name in ("drafts", "rest")}
+    samplings = {"drafts": Sampling(temperature=0.7), "rest": Sampling(temperature=0.0)}
+    seen = {name: [] for name in engines}
+    for name, engine in engines.items():
+        engine.generate = lambda requests, sampling, name=name, generate=engine.generate: (
+            seen[name].append(sampling),
+            generate(requests, sampling),
+        )[1]
+    make_collector(engines, {"solver": "drafts", "*": "rest"}).collect(make_jobs(2), samplings)
+    assert {name: set(used) for name, used in seen.items()} == {name: {samplings[name]} for name in seen}
 
 
 def test_sampled_tokens_and_logprobs_reach_the_record_unchanged(make_collector):
