@@ -138,18 +138,38 @@ class RolloutConfig(_Section):
     """Questions per training step."""
     group_size: PositiveInt = 8
     """G, episodes per question; advantages compare within these."""
+    mode: Literal["rounds", "asynchronous"] = "rounds"
+    """`rounds` samples all pending events as one batch, the same in every run; `asynchronous` has no barrier between
+    episodes."""
+    oversample: NonNegativeInt = 0
+    """Episodes begun per question beyond `group_size`; the first `group_size` to finish are kept, which favours short
+    ones. `asynchronous` only."""
     step_retries: NonNegativeInt = 2
     """Times an environment step is tried again after its surroundings failed, before its episode is dropped."""
     lost_step_retries: NonNegativeInt = 8
     """Times a step is collected again when not one of its episodes came through; the pauses grow from 1 to 60 s."""
     straggler_grace_s: PositiveFloat = 10.0
-    """Seconds a round waits for slow environments before it goes on without them."""
+    """Seconds a round waits for slow environments before it goes on without them; `rounds` only."""
     step_timeout_s: PositiveFloat = 60.0
     """Seconds after which an environment step counts as hung and its episode is dropped."""
+    request_timeout_s: PositiveFloat = 600.0
+    """Seconds after which a response, its wait in the engine's queue included, is cancelled and its episode dropped;
+    `inf` waits for ever. `asynchronous` only."""
+    episode_timeout_s: PositiveFloat = 3600.0
+    """Seconds after which an episode is dropped; `inf` waits for ever. `asynchronous` only."""
     num_workers: PositiveInt = 8
     """Threads that run environment steps."""
     max_concurrent: PositiveInt = 512
     """Episodes that run at once; the rest wait."""
+
+    @model_validator(mode="after")
+    def _rounds_keep_every_episode(self) -> RolloutConfig:
+        if self.oversample and self.mode == "rounds":
+            raise ValueError(
+                f"oversample = {self.oversample} keeps the episodes that finish first, and rounds finish together; "
+                'use mode = "asynchronous", or oversample = 0'
+            )
+        return self
 
 
 class ObjectiveConfig(_Section):

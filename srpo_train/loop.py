@@ -2,7 +2,8 @@
 
 Everything random in a step is derived from the recipe's seed and the step's number, so the whole state of a run is its
 weights, its optimisers and a step count. A run killed at any instant and resumed therefore repeats the steps after its
-last checkpoint and arrives at the same numbers as one that was never interrupted.
+last checkpoint and arrives at the same numbers as one that was never interrupted, as long as episodes are collected in
+rounds: asynchronous batches depend on timing, and floating-point numbers on batches.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from srpo_envs.records import Episode, write_episodes
 from srpo_train.checkpoint import CheckpointStore
 from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
 from srpo_train.config import EnvConfig, Recipe
-from srpo_train.engines.base import Sampling
+from srpo_train.engines.background import as_streaming
+from srpo_train.engines.base import Engine, Sampling
 from srpo_train.engines.transformers import TransformersEngine
 from srpo_train.evaluation import evaluate, require_tasks
 from srpo_train.experience import Experience, build_experience
@@ -100,10 +102,12 @@ class Trainer:
         )
         if checkpoint:
             self._restore(self._store.load_state(checkpoint))
-        self._engines = {
+        self._engines: dict[str, Engine] = {
             policy.policy_id: TransformersEngine(policy, max_batch_tokens=recipe.engine.max_batch_tokens)
             for policy in self._team
         }
+        if recipe.rollout.mode == "asynchronous":
+            self._engines = {policy_id: as_streaming(engine) for policy_id, engine in self._engines.items()}
         self._monitor = Monitor()
         self._metrics = open_metrics(recipe, run_dir, resume_step=self._step if checkpoint else None)
         self._collector = self._make_collector(make_env)
@@ -114,9 +118,11 @@ class Trainer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close collectors and logs."""
+        """Close collectors, engines and logs."""
         self._collector.close()
         self._eval_collector.close()
+        for engine in self._engines.values():
+            engine.close()
         self._metrics.close()
 
     def run(self) -> None:
@@ -145,7 +151,7 @@ class Trainer:
             self._order,
             step=step + 1,
             prompts_per_step=recipe.rollout.prompts_per_step,
-            group_size=recipe.rollout.group_size,
+            group_size=recipe.rollout.group_size + recipe.rollout.oversample,
             seed=recipe.seed,
         )
         rollout = self._collect(jobs)
@@ -168,15 +174,17 @@ class Trainer:
         Raises:
             NoEpisodeError: it never was.
         """
+        settings, sampling = self.recipe.rollout, _sampling(self.recipe.sampling)
+        keep = settings.group_size if settings.oversample else None
         pause_s = _FIRST_PAUSE_S
-        for _ in range(self.recipe.rollout.lost_step_retries):
+        for _ in range(settings.lost_step_retries):
             try:
-                return self._collector.collect(jobs, _sampling(self.recipe.sampling))
+                return self._collector.collect(jobs, sampling, keep_per_group=keep)
             except NoEpisodeError as error:
                 logger.warning("step %d is lost and tried again in %.0f s: %s", self._step + 1, pause_s, error)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return self._collector.collect(jobs, _sampling(self.recipe.sampling))
+        return self._collector.collect(jobs, sampling, keep_per_group=keep)
 
     def _update(self, experience: Experience, step: int) -> dict[str, float]:
         if not experience.batch.num_events:
@@ -242,11 +250,14 @@ class Trainer:
             self._engines,
             self._team.roles,
             seed=self.recipe.seed,
+            mode=settings.mode,
             max_concurrent=settings.max_concurrent,
             num_workers=settings.num_workers,
             step_retries=settings.step_retries,
-            straggler_grace_s=settings.straggler_grace_s,
             step_timeout_s=settings.step_timeout_s,
+            straggler_grace_s=settings.straggler_grace_s,
+            request_timeout_s=settings.request_timeout_s,
+            episode_timeout_s=settings.episode_timeout_s,
         )
 
 
@@ -261,6 +272,8 @@ def _sampling(settings: Any) -> Sampling:
 def _collection_metrics(rollout: Rollout, experience: Experience) -> dict[str, float]:
     return {
         "rollout/num_failed_episodes": float(len(rollout.failed)),
+        "rollout/num_expired_episodes": float(sum(failed.is_expired for failed in rollout.failed)),
+        "rollout/num_surplus_episodes": float(rollout.num_surplus),
         "rollout/num_stragglers": float(rollout.num_stragglers),
         "rollout/num_incomplete_events": float(experience.dropped["incomplete"]),
         "train/num_overlong_events": float(experience.dropped["overlong"]),

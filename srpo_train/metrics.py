@@ -2,7 +2,8 @@
 
 `TABLE` is the one list of names; ``docs/metrics.md`` is generated from it, and a name outside it is refused, so a curve
 never changes its meaning silently. Names under ``time/`` and ``perf/`` are measured by the clock and differ from run to
-run. Everything else is a function of recipe and seed, bit for bit, also across a kill and a resume.
+run. With ``rollout.mode = "rounds"`` everything else is a function of recipe and seed, bit for bit, also across a kill
+and a resume.
 
 ``metrics.jsonl`` is the truth, one line per step, on disk before the next step begins; terminal, TensorBoard and
 Weights & Biases are views of it (`srpo_train.sinks`).
@@ -69,7 +70,11 @@ TABLE: tuple[Metric, ...] = (
     Metric("rollout/num_incomplete_events", "events", "Events dropped because a member is missing or was aborted."),
     Metric("rollout/num_episodes", "episodes", "Episodes that came to an end."),
     Metric("rollout/num_truncated_episodes", "episodes", "Episodes cut by a limit of their workflow."),
-    Metric("rollout/num_failed_episodes", "episodes", "Episodes dropped because their surroundings failed."),
+    Metric("rollout/num_failed_episodes", "episodes", "Episodes dropped, for whatever reason."),
+    Metric("rollout/num_expired_episodes", "episodes", "Those of them that ran into a deadline of `[rollout]`."),
+    Metric(
+        "rollout/num_surplus_episodes", "episodes", "Episodes given up because their over-sampled group was complete."
+    ),
     Metric("rollout/num_stragglers", "steps", "Environment steps that missed their round and joined a later one."),
     Metric("rollout/num_events", "events", "Environment transitions."),
     Metric("rollout/num_tokens", "tokens", "C_tok of eq. 8: sampled tokens."),
@@ -157,7 +162,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("eval/env/{metric}", "-", "What the workflow itself measures, see its page; mean over episodes."),
     # clocks
     Metric("time/generate_s", "s", "Generating the step's responses."),
-    Metric("time/env_s", "s", "Waiting for environments."),
+    Metric("time/env_s", "s", "Waiting for environments with nothing to generate."),
     Metric("time/update_s", "s", "Log-probabilities, backward passes and optimiser steps."),
     Metric("time/eval_s", "s", "Evaluation after the step."),
     Metric("time/step_s", "s", "The whole training step; evaluation and saving come on top."),

@@ -6,6 +6,7 @@ be able to give up on one environment step and still end.
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections.abc import Callable
@@ -35,15 +36,19 @@ class StepWorkers:
     def __init__(self, num_workers: int) -> None:
         self._tasks: queue.SimpleQueue[tuple[int, Callable[[], Any]] | None] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[Finished] = queue.SimpleQueue()
-        self._next_key = 0
-        self._num_threads = 0
+        self._keys = itertools.count()
+        self._lock = threading.Lock()
+        self._queued: set[int] = set()
+        self._running: set[int] = set()
+        self._num_open = num_workers
         for _ in range(num_workers):
             self._add_thread()
 
     def submit(self, call: Callable[[], Any]) -> int:
         """Queue a call and return its key."""
-        key = self._next_key
-        self._next_key += 1
+        key = next(self._keys)
+        with self._lock:
+            self._queued.add(key)
         self._tasks.put((key, call))
         return key
 
@@ -54,24 +59,45 @@ class StepWorkers:
         except queue.Empty:
             return None
 
-    def replace_one(self) -> None:
-        """Add a thread in place of one that hangs; the hung one ends with its call, or with the process."""
+    def abandon(self, key: int) -> None:
+        """Give a call up: one that waits never runs; one that runs ends with its thread, which is replaced at once.
+
+        A call that has just finished may still come out of `wait`.
+        """
+        with self._lock:
+            self._queued.discard(key)
+            if key not in self._running:
+                return
+            self._running.discard(key)
         self._add_thread()
 
     def close(self) -> None:
         """Let every idle thread end; safe to call more than once."""
-        for _ in range(self._num_threads):
+        for _ in range(self._num_open):
             self._tasks.put(None)
-        self._num_threads = 0
+        self._num_open = 0
 
     def _add_thread(self) -> None:
-        self._num_threads += 1
-        threading.Thread(target=self._run, name=f"srpo-env-{self._num_threads}", daemon=True).start()
+        threading.Thread(target=self._run, name="srpo-env", daemon=True).start()
 
     def _run(self) -> None:
         while (item := self._tasks.get()) is not None:
             key, call = item
-            try:
-                self._finished.put(Finished(key, call(), None))
-            except BaseException as error:  # the boundary that records: the collector decides what an error means
-                self._finished.put(Finished(key, None, error))
+            with self._lock:
+                if key not in self._queued:
+                    continue
+                self._queued.discard(key)
+                self._running.add(key)
+            finished = _outcome(key, call)
+            with self._lock:
+                if key not in self._running:
+                    return  # abandoned: another thread has this one's place
+                self._running.discard(key)
+            self._finished.put(finished)
+
+
+def _outcome(key: int, call: Callable[[], Any]) -> Finished:
+    try:
+        return Finished(key, call(), None)
+    except BaseException as error:  # the boundary that records: the collector decides what an error means
+        return Finished(key, None, error)

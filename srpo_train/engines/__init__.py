@@ -4,7 +4,16 @@
 the scripted engine are usable without torch.
 """
 
-from srpo_train.engines.base import Engine, Generation, GenerationRequest, Sampling
+from srpo_train.engines.background import BackgroundEngine
+from srpo_train.engines.base import Engine, Generation, GenerationRequest, Sampling, StreamingEngine
 from srpo_train.engines.scripted import ScriptedEngine
 
-__all__ = ["Engine", "Generation", "GenerationRequest", "Sampling", "ScriptedEngine"]
+__all__ = [
+    "BackgroundEngine",
+    "Engine",
+    "Generation",
+    "GenerationRequest",
+    "Sampling",
+    "ScriptedEngine",
+    "StreamingEngine",
+]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from srpo_envs.errors import ConfigError
 from srpo_envs.records import FinishReason
@@ -33,6 +33,11 @@ class Sampling:
             raise ConfigError(f"sampling: top_p must be above 0 and at most 1, got {self.top_p}")
         if self.top_k < 0:
             raise ConfigError(f"sampling: top_k must be at least 0 (0 keeps all), got {self.top_k}")
+
+
+def sampling_of(sampling: Sampling | Mapping[str, Sampling], policy_id: str) -> Sampling:
+    """Return how one policy draws its tokens, from what all do or what each does."""
+    return sampling if isinstance(sampling, Sampling) else sampling[policy_id]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,4 +117,36 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release what the engine holds; safe to call more than once."""
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine whose responses come one by one, as they are finished.
+
+    `submit`, `poll` and `cancel` are called from one thread.
+    """
+
+    def submit(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> None:
+        """Begin to answer requests, whose ids differ from those under way; return at once.
+
+        Raises:
+            EngineError: the engine failed as a whole; it has forgotten all requests.
+        """
+        ...
+
+    def poll(self, timeout_s: float) -> list[Generation]:
+        """Return what has been finished since the last poll, in any order.
+
+        When nothing is ready it works (in process: at least one decoding step if there is a request) or waits (served)
+        for at most `timeout_s`. With no request under way it returns once the engine is at rest: nothing of a request
+        that was cancelled before comes after that, so that ids may be used again and weights be changed.
+
+        Raises:
+            EngineError: the engine failed as a whole; it has forgotten all requests.
+        """
+        ...
+
+    def cancel(self, request_ids: Collection[str]) -> None:
+        """Give requests up; they come back as aborted or not at all. Ids that are not under way are ignored."""
         ...

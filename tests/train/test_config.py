@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,14 @@ def test_a_wrong_override_is_blamed_on_the_override_and_not_on_the_file(minimal:
 )
 def test_a_wrong_value_says_what_was_expected_and_what_was_given(minimal: Path, override: str, expected: str) -> None:
     assert expected in failure(minimal, override)
+
+
+def test_over_sampling_needs_episodes_that_finish_at_their_own_time(minimal: Path) -> None:
+    assert "rounds finish together" in failure(minimal, "rollout.oversample=2")
+    recipe = load_recipe(
+        minimal, ["rollout.oversample=2", "rollout.mode=asynchronous", "rollout.request_timeout_s=inf"]
+    )
+    assert (recipe.rollout.oversample, recipe.rollout.request_timeout_s) == (2, math.inf)
 
 
 def test_a_missing_section_is_named(minimal: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 
 from srpo_envs.audit import audit_run
 from srpo_envs.errors import ConfigError
+from srpo_envs.records import read_episodes
 from srpo_train.checkpoint import CheckpointStore
 from srpo_train.config import load_recipe
 from srpo_train.loop import train
@@ -66,8 +69,6 @@ def test_every_stored_event_passes_the_audit_and_replays(whole_run):
 
 def test_the_samples_of_a_step_carry_the_version_that_drew_them(whole_run):
     # br-038
-    from srpo_envs.records import read_episodes
-
     for step in (1, 8):
         versions = {
             member.policy_version
@@ -132,6 +133,23 @@ def test_a_held_out_set_that_is_too_small_is_refused_before_training(tmp_path):
         train(small_recipe(tmp_path, "eval.num_tasks=257", "eval.at_start=false", "env.kwargs.size=256"))
 
 
+def test_asynchronous_collection_trains_on_whole_groups_of_the_version_in_training(tmp_path):
+    run_dir = train(
+        small_recipe(tmp_path, "rollout.mode=asynchronous", "rollout.oversample=2", "train.num_steps=3", "eval.every=3")
+    )
+    assert audit_run(run_dir, replay=True).is_ok
+    steps = read_metrics(run_dir)[1:]
+    assert [line["rollout/num_episodes"] for line in steps] == [8, 8, 8]
+    assert [line["rollout/num_surplus_episodes"] for line in steps] == [4, 4, 4]
+    assert [line["train/policy_version"] for line in steps] == [1, 2, 3]
+    for step in (1, 2, 3):
+        episodes = list(read_episodes(run_dir / "events" / f"step-{step:06d}.jsonl"))
+        groups = Counter(episode.group_id for episode in episodes)
+        assert list(groups.values()) == [4, 4]
+        versions = {member.policy_version for e in episodes for event in e.events for member in event.members}
+        assert versions == {step - 1}
+
+
 # --- killed runs --------------------------------------------------------------------------------------------------
 
 _DRIVER = """
@@ -188,9 +206,6 @@ def test_a_run_killed_again_and_again_arrives_at_the_same_numbers(whole_run, tmp
 
 def _events(run_dir, step):
     """The episodes of a step without what a clock wrote."""
-    import dataclasses
-
-    from srpo_envs.records import read_episodes
 
     def untimed(event):
         members = tuple(dataclasses.replace(member, timings={}) for member in event.members)

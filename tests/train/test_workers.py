@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -36,15 +37,53 @@ def test_waiting_ends_when_nothing_finishes(workers):
     assert workers.wait(0.01) is None
 
 
-def test_a_replaced_worker_keeps_the_pool_moving_while_all_others_hang(workers):
-    release = threading.Event()
-    for _ in range(2):
-        workers.submit(release.wait)
+def test_an_abandoned_call_does_not_use_up_a_worker(workers):
+    release, begun = threading.Event(), threading.Barrier(3)
+    hung = [workers.submit(lambda: (begun.wait(), release.wait())) for _ in range(2)]
+    begun.wait(5.0)
     workers.submit(lambda: "moved")
     assert workers.wait(0.05) is None
-    workers.replace_one()
+    workers.abandon(hung[0])
     assert workers.wait(5.0).value == "moved"
     release.set()
+    assert workers.wait(5.0).key == hung[1]
+    assert workers.wait(0.05) is None
+
+
+def test_the_thread_of_an_abandoned_call_ends_with_it(workers):
+    release, begun = threading.Event(), threading.Event()
+    key = workers.submit(lambda: (begun.set(), release.wait()))
+    assert begun.wait(5.0)
+    count = threading.active_count()
+    workers.abandon(key)
+    assert threading.active_count() == count + 1
+    release.set()
+    deadline = time.monotonic() + 5.0
+    while threading.active_count() > count and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert threading.active_count() == count
+
+
+def test_an_abandoned_call_that_waits_never_runs():
+    pool, release, ran = StepWorkers(1), threading.Event(), []
+    pool.submit(release.wait)
+    waiting = pool.submit(lambda: ran.append("abandoned"))
+    last = pool.submit(lambda: ran.append("last"))
+    pool.abandon(waiting)
+    release.set()
+    assert [pool.wait(5.0).key for _ in range(2)] == [0, last]
+    assert ran == ["last"]
+    pool.close()
+
+
+def test_abandoning_a_finished_call_changes_nothing(workers):
+    key = workers.submit(lambda: "done")
+    assert workers.wait(5.0).key == key
+    count = threading.active_count()
+    workers.abandon(key)
+    assert threading.active_count() == count
+    assert workers.submit(lambda: None) == key + 1
+    assert workers.wait(5.0).key == key + 1
 
 
 def test_closing_twice_is_harmless_and_ends_the_threads():
