@@ -33,7 +33,7 @@ from srpo_envs.errors import (
     near_miss,
 )
 from srpo_envs.records import ActiveSet, Episode, Member, MemberOutput
-from srpo_train.engines.base import Engine, Generation, GenerationRequest, Sampling
+from srpo_train.engines.base import Engine, Generation, GenerationRequest, Sampling, sampling_of
 from srpo_train.roles import policy_id_of
 from srpo_train.workers import StepWorkers
 
@@ -168,14 +168,14 @@ class Collector:
     def collect(
         self,
         jobs: Sequence[EpisodeJob],
-        sampling: Sampling,
+        sampling: Sampling | Mapping[str, Sampling],
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Rollout:
         """Run every job to its end and return the episodes in job order.
 
         Args:
             jobs: Episodes to collect, with distinct ids.
-            sampling: How tokens are drawn.
+            sampling: How tokens are drawn, by all policies or by each.
             on_progress: Called with (episodes done, episodes in all) after every round.
 
         Raises:
@@ -286,7 +286,7 @@ class Collector:
 
     # --- generation -----------------------------------------------------------------------------------------------
 
-    def _generate_round(self, progress: _Progress, sampling: Sampling) -> None:
+    def _generate_round(self, progress: _Progress, sampling: Sampling | Mapping[str, Sampling]) -> None:
         """Sample every member of every pending event, one batch per policy, and send complete sets on their way."""
         slots, progress.ready = progress.ready, []
         by_policy: dict[str, list[GenerationRequest]] = {}
@@ -297,7 +297,7 @@ class Collector:
         begun = time.monotonic()
         answers: dict[str, tuple[str, Generation]] = {}
         for policy_id, requests in by_policy.items():
-            for answer in self._generate(policy_id, requests, sampling):
+            for answer in self._generate(policy_id, requests, sampling_of(sampling, policy_id)):
                 answers[answer.request_id] = (policy_id, answer)
         progress.generate_s += time.monotonic() - begun
         for slot in slots:

@@ -35,6 +35,11 @@ class Sampling:
             raise ConfigError(f"sampling: top_k must be at least 0 (0 keeps all), got {self.top_k}")
 
 
+def sampling_of(sampling: Sampling | Mapping[str, Sampling], policy_id: str) -> Sampling:
+    """Return how one policy draws its tokens, from what all do or what each does."""
+    return sampling if isinstance(sampling, Sampling) else sampling[policy_id]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationRequest:
     """One response to sample."""
