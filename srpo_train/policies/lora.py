@@ -42,14 +42,13 @@ def linear_names(model: PreTrainedModel) -> frozenset[str]:
     return frozenset(name.rpartition(".")[2] for name in linear)
 
 
-def new_config(policy_id: str, settings: AdapterConfig, known: Iterable[str], base: str) -> LoraConfig:
+def new_config(policy_id: str, settings: AdapterConfig, known: Iterable[str]) -> LoraConfig:
     """Return peft's configuration of a new adapter.
 
     Args:
         policy_id: Named in errors.
         settings: The recipe's.
         known: Linear layers of the base, as `linear_names` gives them.
-        base: Where the base was loaded from; other tools read it from the adapter's files.
 
     Raises:
         ConfigError: a target is not a linear layer of the base.
@@ -58,11 +57,10 @@ def new_config(policy_id: str, settings: AdapterConfig, known: Iterable[str], ba
     targets = sorted(known) if settings.targets == ALL_LINEAR else list(settings.targets)
     for name in targets:
         if name not in known:
-            problem = f"policy {policy_id!r}: the base {base!r} has no linear layer {name!r} below its output head"
+            problem = f"policy {policy_id!r}: its model has no linear layer {name!r} below the output head"
             raise ConfigError(f"{problem}{near_miss(name, known)}")
     config: LoraConfig = _peft().LoraConfig(
         task_type="CAUSAL_LM",
-        base_model_name_or_path=base,
         r=settings.rank,
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
@@ -155,6 +153,7 @@ def write_adapter(wrapped: PeftModel, name: str, directory: Path) -> None:
 
     config = copy.copy(wrapped.peft_config[name])
     config.inference_mode = True  # what is loaded from a file is not trained unless asked for
+    config.target_modules = sorted(config.target_modules)  # a set, whose order differs from process to process
     config.save_pretrained(str(directory))
     weights = {key: tensor.detach().contiguous() for key, tensor in adapter_weights(wrapped, name).items()}
     save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})

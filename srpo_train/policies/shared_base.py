@@ -37,14 +37,12 @@ class SharedBase:
     Outside of `computing_with` the model is the base alone.
 
     Args:
-        location: Where it was loaded from.
-        model: Its parameters are frozen here, for good.
+        model: Its parameters are frozen here, for good. Adapters are written with its ``name_or_path`` as their base.
         tokenizer: The model's.
     """
 
-    def __init__(self, location: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         model.requires_grad_(False)
-        self.location = location
         self.model = model
         self.tokenizer = tokenizer
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -70,7 +68,7 @@ class SharedBase:
             ConfigError: a target is not a linear layer of the base.
             MissingExtraError: peft is not installed.
         """
-        config = lora.new_config(policy_id, settings, self._linear_names, self.location)
+        config = lora.new_config(policy_id, settings, self._linear_names)
         with torch.random.fork_rng():
             torch.manual_seed(derive_seed(seed, "adapter", policy_id))
             return self._add(config, is_trainable=True)
@@ -111,7 +109,7 @@ class SharedBase:
             LookupError: there is no adapter.
         """
         if self._wrapped is None:
-            raise LookupError(f"the base {self.location!r} has no adapter")
+            raise LookupError(f"the base {self.model.name_or_path!r} has no adapter")
         return self._wrapped
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -124,6 +122,7 @@ class SharedBase:
 
         # peft's names are part of parameter names, where a policy id may not stand (it may hold a dot).
         name = f"adapter_{len(self._wrapped.peft_config) if self._wrapped else 0}"
+        config.base_model_name_or_path = self.model.name_or_path or None
         self._wrapped = lora.add_adapter(self._wrapped, self.model, name, config)
         self._layers = [module for module in self.model.modules() if isinstance(module, BaseTunerLayer)]
         share = Share(base=self, name=name)
@@ -200,5 +199,5 @@ class Bases:
         if key not in self._loaded:
             model, tokenizer = read_checkpoint(policy_id, location, key[1], attention)
             nn.Module.to(model, key[2])
-            self._loaded[key] = SharedBase(location, model, tokenizer)
+            self._loaded[key] = SharedBase(model, tokenizer)
         return self._loaded[key]
