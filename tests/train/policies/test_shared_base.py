@@ -114,7 +114,7 @@ def test_what_was_active_before_is_active_again(pair):
 
 
 def test_only_the_adapters_are_added_to_one_copy_of_the_weights(pair):
-    # Rank 4 on each layer of the two: q 32+64, k and v 32+32, o 64+32, gate and up 32+64, down 64+32 inputs and outputs.
+    # Rank 4 times inputs and outputs, in two layers: q 32+64, k and v 32+32, o 64+32, gate and up 32+64, down 64+32.
     one = 2 * 4 * (96 + 64 + 64 + 96 + 96 + 96 + 96)
     base = 1_472 + 2 * 12_384 + 32  # see test_policy.py
     assert [policy.num_parameters for policy in pair] == [base + one] * 2
@@ -363,7 +363,7 @@ def test_a_team_loads_a_frozen_model_once_and_a_trained_one_for_itself(tiny_chec
     assert team["full"].model is not team["a"].model
     assert team["half"].model.dtype == torch.bfloat16
     assert read == ["a", "half"]
-    # References of a divergence penalty: the bases again, and one frozen copy of the full model, which is that base too.
+    # References of a divergence penalty are what the policies stand on, and of a full model a frozen copy: that base.
     references = Team.load({key: spec(tiny_checkpoint, trainable=False) for key in "ab"}, {"*": "a"}, bases)
     assert references["a"].model is references["b"].model is team["a"].model
     assert read == ["a", "half"]
