@@ -99,7 +99,6 @@ class Trainer:
             self._objective,
             recipe.optim,
             num_steps=recipe.train.num_steps,
-            temperature=recipe.sampling.temperature,
             references=Team.load(recipe.reference_specs(), roles, bases).policies if self._objective.kl_coef else None,
             settings={policy_id: _settings_of(recipe, policy_id) for policy_id in recipe.policies},
         )

@@ -5,9 +5,10 @@ Everything that imports peft is here; it is needed for policies with an adapter 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 
@@ -147,13 +148,11 @@ def adapter_weights(wrapped: PeftModel, name: str) -> dict[str, Tensor]:
 
 def write_adapter(wrapped: PeftModel, name: str, directory: Path) -> None:
     """Write an adapter as peft does: `CONFIG_FILE` and `WEIGHTS_FILE`."""
-    import copy
-
     from safetensors.torch import save_file
 
-    config = copy.copy(wrapped.peft_config[name])
+    config = cast("LoraConfig", copy.copy(wrapped.peft_config[name]))
     config.inference_mode = True  # what is loaded from a file is not trained unless asked for
-    config.target_modules = sorted(config.target_modules)  # a set, whose order differs from process to process
+    config.target_modules = sorted(config.target_modules or ())  # a set, whose order differs from run to run
     config.save_pretrained(str(directory))
     weights = {key: tensor.detach().contiguous() for key, tensor in adapter_weights(wrapped, name).items()}
     save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})

@@ -28,6 +28,7 @@ from srpo_train.policies.loading import read_checkpoint, resolve_device, resolve
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
+    from peft.tuners.tuners_utils import BaseTunerLayer
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -48,7 +49,7 @@ class SharedBase:
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self._linear_names = lora.linear_names(model)
         self._wrapped: PeftModel | None = None
-        self._layers: list[nn.Module] = []
+        self._layers: list[BaseTunerLayer] = []
         self._trained: list[nn.Parameter] = []
         self._current: str | None = None
 
@@ -128,16 +129,17 @@ class SharedBase:
         share = Share(base=self, name=name)
         if is_trainable:
             self._trained += share.parameters()
+        self.model.requires_grad_(False)  # peft lets the newest adapter be trained, whichever they are
+        for parameter in self._trained:
+            parameter.requires_grad_(True)
         self._switch(self._current)
         return share
 
     def _switch(self, name: str | None) -> None:
-        names = [] if name is None else [name]
+        # Not peft's set_adapter: it freezes what it switches off, which loses gradients of an event whose members use
+        # several adapters, and takes longer than a small model's decoding step.
         for layer in self._layers:
-            layer.set_adapter(names, inference_mode=True)  # type: ignore[operator]
-        # peft freezes what it switches off, which would lose gradients of an event whose members use several adapters.
-        for parameter in self._trained:
-            parameter.requires_grad_(True)
+            layer._active_adapter = [] if name is None else [name]
         self._current = name
 
     def _recompute_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
