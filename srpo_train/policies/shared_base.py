@@ -103,7 +103,7 @@ class SharedBase:
         settings = {"use_reentrant": False, "context_fn": self._recompute_contexts}
         self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
 
-    def adapter(self) -> PeftModel:
+    def as_peft(self) -> PeftModel:
         """Return peft's view of the base with all its adapters.
 
         Raises:
@@ -171,12 +171,12 @@ class Share:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what is this policy's own: the adapter's tensors under peft's names, or the base's."""
-        return lora.adapter_weights(self.base.adapter(), self.name) if self.name else self.base.state_dict()
+        return lora.adapter_weights(self.base.as_peft(), self.name) if self.name else self.base.state_dict()
 
     def save(self, directory: Path) -> None:
         """Write the adapter in peft's format, or the base in that of transformers."""
         if self.name:
-            lora.write_adapter(self.base.adapter(), self.name, directory)
+            lora.write_adapter(self.base.as_peft(), self.name, directory)
         else:
             self.base.model.save_pretrained(directory, state_dict=self.base.state_dict())
 

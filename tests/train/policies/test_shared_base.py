@@ -189,7 +189,7 @@ def test_scores_under_an_adapter_equal_the_full_logits_of_merged_weights(pair, t
 
 def test_a_model_that_peft_wrapped_is_scored_as_it_computes(pair):
     policy = pair[0]
-    wrapped = policy.share.base.adapter()
+    wrapped = policy.share.base.as_peft()
     wrapped.set_adapter(policy.share.name)
     assert head_form(wrapped) is not None
     scored = ModelScorer(model=wrapped)(rows()).logprobs_MT
