@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 BUILTIN_TEAM = "builtin:tiny-team"
 """Name of the embedded tiny policy in ``policies.<id>.model``."""
 
+ALL_LINEAR = "all-linear"
+"""Value of ``policies.<id>.adapter.targets`` for every linear layer below the output head."""
+
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 _Probability = Annotated[float, Field(gt=0, le=1)]
 _Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -85,11 +88,80 @@ class EvalConfig(_Section):
     """Tokens kept in evaluation sampling; 0 keeps everything."""
 
 
+class AdapterConfig(_Section):
+    """A LoRA adapter over the policy's model, which stays frozen. Policies over one model have it in memory once."""
+
+    rank: PositiveInt = 64
+    """Rank of each update."""
+    alpha: PositiveFloat = 32.0
+    """The update is scaled by alpha / rank."""
+    use_rslora: bool = False
+    """Scale by alpha / sqrt(rank) instead, which keeps the size of updates when the rank grows."""
+    targets: Literal["all-linear"] | Annotated[tuple[str, ...], Strict(False), Field(min_length=1)] = "all-linear"
+    """Linear layers that get one: all below the output head, or a list of names such as `["q_proj", "v_proj"]`."""
+    init: Literal["kaiming", "gaussian"] = "kaiming"
+    """First weights of the inner factor; the outer one is 0, so that a policy starts as its model."""
+    dropout: float = 0.0
+    """Must be 0: the ratio compares two forward passes over the same tokens, which must not differ by chance."""
+
+    @model_validator(mode="after")
+    def _has_no_dropout(self) -> AdapterConfig:
+        if self.dropout:
+            raise ValueError(
+                f"dropout: must be 0, got {self.dropout}; random masks would move the set ratio away from 1 before any "
+                "update, and make gradients of an event's members disagree about it"
+            )
+        return self
+
+
+class PolicyOptimConfig(_Section):
+    """What differs from `[optim]` for this policy. How a batch is cut is the same for all: events join policies."""
+
+    lr: PositiveFloat | None = None
+    """Peak learning rate."""
+    betas: Annotated[tuple[_Beta, _Beta], Strict(False)] | None = None
+    """Decay of the running mean and of the running square of the gradient."""
+    eps: PositiveFloat | None = None
+    """Added to the root of the running square."""
+    weight_decay: NonNegativeFloat | None = None
+    """Decoupled weight decay."""
+    max_grad_norm: PositiveFloat | None = None
+    """The policy's gradient is scaled down to this norm."""
+    schedule: Literal["constant", "linear", "cosine"] | None = None
+    """Course of the learning rate after the warm-up."""
+    warmup_steps: NonNegativeInt | None = None
+    """Training steps over which the learning rate rises linearly from 0."""
+
+
+class PolicyObjectiveConfig(_Section):
+    """What differs from `[objective]` for this policy: its clip, where its events hold no member with another clip."""
+
+    clip_low: PositiveFloat | None = None
+    """The ratio is held above 1 - clip_low where the advantage is negative."""
+    clip_high: PositiveFloat | None = None
+    """The ratio is held below 1 + clip_high where the advantage is positive."""
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    """Upper bound of the ratio where the advantage is negative; `inf` for none."""
+
+
+class PolicySamplingConfig(_Section):
+    """What differs from `[sampling]` for this policy; evaluation keeps its own settings."""
+
+    temperature: PositiveFloat | None = None
+    """Divides the logits, in sampling and in the log-probabilities that are trained."""
+    top_p: _Probability | None = None
+    """Nucleus."""
+    top_k: NonNegativeInt | None = None
+    """Tokens kept."""
+
+
 class PolicyConfig(_Section):
     """One set of parameters; roles that share it share its weights and its optimiser."""
 
     model: str
-    """Directory or hub id of a transformers causal model, or `builtin:tiny-team`."""
+    """Directory or hub id of a transformers causal model, directory of a LoRA adapter, or `builtin:tiny-team`."""
+    trainable: bool = True
+    """`false` for a policy that plays and is never updated; its events still count in the objective."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of weights and activations. Behind half-precision weights the optimiser keeps float32 ones."""
     device: str = "auto"
@@ -98,6 +170,22 @@ class PolicyConfig(_Section):
     """Recompute activations in the backward pass: less memory, about a third more time."""
     chat_template_kwargs: dict[str, Any] = {}
     """Arguments of the tokenizer's chat template, such as `enable_thinking = false`."""
+    adapter: AdapterConfig | None = None
+    """A LoRA adapter over the model; without this table the model itself is trained."""
+    optim: PolicyOptimConfig = PolicyOptimConfig()
+    """What differs from `[optim]`."""
+    objective: PolicyObjectiveConfig = PolicyObjectiveConfig()
+    """What differs from `[objective]`."""
+    sampling: PolicySamplingConfig = PolicySamplingConfig()
+    """What differs from `[sampling]`."""
+
+    @model_validator(mode="after")
+    def _trains_what_it_sets_up(self) -> PolicyConfig:
+        if not self.trainable and self.adapter:
+            raise ValueError("adapter: a new adapter that is not trained changes nothing; leave it out, or train it")
+        if not self.trainable and self.optim != PolicyOptimConfig():
+            raise ValueError("optim: a policy with trainable = false has no optimiser; leave it out, or train it")
+        return self
 
 
 class EngineConfig(_Section):
@@ -339,11 +427,25 @@ class Recipe(_Section):
                 f"(rollout.prompts_per_step x rollout.group_size), each of which may be a single event, "
                 f"got {self.optim.num_minibatches}"
             )
-        if self.optim.warmup_steps > self.train.num_steps:
-            raise ValueError(
-                f"optim.warmup_steps: should be at most train.num_steps = {self.train.num_steps}, "
-                f"got {self.optim.warmup_steps}"
-            )
+        settings = {"optim": self.optim} | {f"policies.{name}.optim": self.optim_of(name) for name in self.policies}
+        for name, optim in settings.items():
+            if optim.warmup_steps > self.train.num_steps:
+                raise ValueError(
+                    f"{name}.warmup_steps: should be at most train.num_steps = {self.train.num_steps}, "
+                    f"got {optim.warmup_steps}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _policies_can_be_trained(self) -> Recipe:
+        if not any(policy.trainable for policy in self.policies.values()):
+            raise ValueError("policies: every one has trainable = false, which leaves nothing to train")
+        for policy_id in self.policies:
+            try:
+                self.sampling_of(policy_id)
+            except ValidationError as error:
+                problem = error.errors()[0]
+                raise ValueError(f"policies.{policy_id}.sampling: {problem['ctx']['error']}") from None
         return self
 
     @property
@@ -356,15 +458,35 @@ class Recipe(_Section):
         """The evaluation world: `env` with `eval.kwargs` laid over its arguments."""
         return EnvConfig(id=self.env.id, kwargs={**self.env.kwargs, **self.eval.kwargs})
 
+    def optim_of(self, policy_id: str) -> OptimConfig:
+        """Return the optimiser settings of a policy."""
+        return self.optim.model_copy(update=self.policies[policy_id].optim.model_dump(exclude_none=True))
+
+    def sampling_of(self, policy_id: str) -> SamplingConfig:
+        """Return how training rollouts of a policy draw tokens."""
+        own = self.policies[policy_id].sampling.model_dump(exclude_none=True)
+        return SamplingConfig.model_validate({**self.sampling.model_dump(), **own})
+
+    def objective_of(self, policy_id: str) -> ObjectiveConfig:
+        """Return the objective of events in which a policy acts."""
+        return self.objective.model_copy(update=self.policies[policy_id].objective.model_dump(exclude_none=True))
+
     def policy_specs(self, checkpoint: Path | None = None) -> dict[str, dict[str, Any]]:
         """Return the arguments of `Policy.load` by policy id, with the weights of a checkpoint where one is given."""
-        return {
-            policy_id: {
-                **config.model_dump(exclude={"model"}),
-                "source": str(checkpoint / policy_id) if checkpoint else config.model,
-            }
-            for policy_id, config in self.policies.items()
-        }
+        return {policy_id: self._policy_spec(policy_id, checkpoint) for policy_id in self.policies}
+
+    def reference_specs(self) -> dict[str, dict[str, Any]]:
+        """Return the arguments of `Policy.load` of each policy's reference: what `model` names, never trained."""
+        options = {"adapter": None, "trainable": False, "gradient_checkpointing": False}
+        return {policy_id: spec | options for policy_id, spec in self.policy_specs().items()}
+
+    def _policy_spec(self, policy_id: str, checkpoint: Path | None) -> dict[str, Any]:
+        config = self.policies[policy_id]
+        own = {"optim", "objective", "sampling", "adapter", "model"}
+        spec = config.model_dump(exclude=own) | {"seed": self.seed}
+        if checkpoint is None or not config.trainable:  # what is not trained is not in checkpoints
+            return spec | {"source": config.model, "adapter": config.adapter}
+        return spec | {"source": str(checkpoint / policy_id), "base": config.model if config.adapter else None}
 
     @property
     def role_table(self) -> dict[str, str]:
@@ -532,8 +654,15 @@ def _known_keys(location: tuple[str, ...]) -> list[str]:
     """The keys of the section at a location, walking from `Recipe` through fields and mappings."""
     kind: Any = Recipe
     for part in location:
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            kind = kind.model_fields[part].annotation
-        else:
-            kind = typing.get_args(kind)[1]  # dict[name, section]
+        kind = _section_in(kind.model_fields[part].annotation) if _is_section(kind) else typing.get_args(kind)[1]
     return list(kind.model_fields)
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _section_in(annotation: Any) -> Any:
+    """The section of a key that may be left out; any other annotation as it is."""
+    kinds = typing.get_args(annotation)
+    return next(filter(_is_section, kinds), annotation) if type(None) in kinds else annotation

@@ -1,7 +1,8 @@
 """The learner: one batch of events in, some optimiser steps out (algorithm 1, lines 18 to 26).
 
 Differences from the paper: the paper does not say how gradients are clipped or how several policies share an optimiser.
-Here each policy has an AdamW of its own, and its gradient is clipped by its own norm.
+Here each policy has an AdamW of its own, and its gradient is clipped by its own norm. A policy that is not trained has
+none: its members count in ratios and means, and nothing flows into it.
 """
 
 from __future__ import annotations
@@ -10,15 +11,13 @@ import itertools
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
-
-from torch import nn
 
 from srpo_envs.errors import NonFiniteError
 from srpo_train.batching import EventBatch, event_minibatches
 from srpo_train.config import OptimConfig
-from srpo_train.objective import Objective
+from srpo_train.objective import Clip, Objective
 from srpo_train.optimizer import PolicyOptimizer
 from srpo_train.policies.logprobs import ModelScorer
 from srpo_train.policies.policy import Policy
@@ -29,16 +28,33 @@ logger = logging.getLogger(__name__)
 _GAP_SAMPLE = 8  # events
 
 
+@dataclass(frozen=True, kw_only=True)
+class PolicySettings:
+    """How one policy is trained.
+
+    Example:
+        ``PolicySettings(optim=OptimConfig(lr=1e-4), temperature=0.8)``
+    """
+
+    optim: OptimConfig
+    """Its optimiser and schedule; how a batch is cut is read from the learner's own."""
+    temperature: float = 1.0
+    """Temperature its responses were sampled at; log-probabilities are taken at the same one."""
+    clip: Clip | None = None
+    """Bounds of the ratio in its events; None takes the objective's."""
+
+
 class Learner:
-    """Optimises every policy of a team on the same objective.
+    """Optimises every trainable policy of a team on the same objective.
 
     Args:
         policies: Policy id to policy.
         objective: What is maximised.
-        config: Optimiser settings.
+        config: Optimiser settings, and how a batch is cut.
         num_steps: Training steps in all, for the learning-rate schedule.
         temperature: Temperature the responses were sampled at; log-probabilities are taken at the same one.
         references: Frozen policies of the divergence penalty; needed when ``objective.kl_coef`` is positive.
+        settings: Policies that are trained in another way, by id.
     """
 
     def __init__(
@@ -50,14 +66,21 @@ class Learner:
         num_steps: int,
         temperature: float = 1.0,
         references: Mapping[str, Policy] | None = None,
+        settings: Mapping[str, PolicySettings] | None = None,
     ) -> None:
-        self._policies = dict(policies)
+        common = PolicySettings(optim=config, temperature=temperature)
+        self._settings = dict.fromkeys(policies, common) | dict(settings or {})
         self._objective = objective
         self._config = config
         self._num_steps = num_steps
-        self._scorers = _scorers(policies, temperature, with_entropy=objective.entropy_coef != 0)
-        self._references = _scorers(references or {}, temperature, with_entropy=False)
-        self._optimizers = {policy_id: PolicyOptimizer(policy.model, config) for policy_id, policy in policies.items()}
+        self._scorers = self._score_with(policies, with_entropy=objective.entropy_coef != 0)
+        self._references = self._score_with(references or {}, with_entropy=False)
+        self._clips = {policy_id: own.clip for policy_id, own in self._settings.items() if own.clip}
+        self._optimizers = {
+            policy_id: PolicyOptimizer(policy.trainable_parameters, self._settings[policy_id].optim)
+            for policy_id, policy in policies.items()
+            if policy.is_trainable
+        }
         self._num_nonfinite = 0
         self._num_nonfinite_in_a_row = 0
 
@@ -72,11 +95,15 @@ class Learner:
         Raises:
             NonFiniteError: more optimiser steps in a row were not finite than the recipe allows.
         """
-        learning_rate = self._config.lr * schedule_factor(self._config, step, self._num_steps)
-        metrics = {"train/lr": learning_rate} | _token_metrics(batch)
+        rates = {
+            policy_id: self._learning_rate(self._settings[policy_id].optim, step) for policy_id in self._optimizers
+        }
+        metrics = {"train/lr": self._learning_rate(self._config, step)} | _token_metrics(batch)
+        if len(set(rates.values())) > 1:
+            metrics |= {f"train/lr/{policy_id}": rate for policy_id, rate in rates.items()}
         minibatches, metrics["train/engine_gap"] = self._minibatches(batch, seed)
         num_nonfinite = self._num_nonfinite
-        reports = [self._minibatch(part, learning_rate, is_first=index == 0) for index, part in enumerate(minibatches)]
+        reports = [self._minibatch(part, rates, is_first=index == 0) for index, part in enumerate(minibatches)]
         metrics["train/num_nonfinite_steps"] = float(self._num_nonfinite - num_nonfinite)
         metrics["train/num_updates"] = len(reports) - metrics["train/num_nonfinite_steps"]
         return metrics | _merge(reports, self._config.num_epochs)
@@ -118,7 +145,7 @@ class Learner:
             scored = with_logprobs(scored, self._references, max_tokens=max_tokens, name="reference_logprobs")
         return scored
 
-    def _minibatch(self, batch: EventBatch, learning_rate: float, *, is_first: bool) -> dict[str, float]:
+    def _minibatch(self, batch: EventBatch, rates: Mapping[str, float], *, is_first: bool) -> dict[str, float]:
         """One optimiser step of every policy that has rows in the mini-batch."""
         for optimizer in self._optimizers.values():
             optimizer.zero_grad()
@@ -129,16 +156,18 @@ class Learner:
             max_tokens=self._config.micro_batch_tokens,
             # Until the first optimiser step of a batch the policy is the behavior policy: every ratio is exactly 1.
             on_policy=is_first,
+            frozen=self._scorers.keys() - self._optimizers.keys(),
+            clips=self._clips,
         )
         norms = {policy_id: optimizer.clip() for policy_id, optimizer in self._optimizers.items()}
-        self._step(gradient, norms, learning_rate)
+        self._step(gradient, norms, rates)
         report = gradient.diagnostics | {"loss": -gradient.value}
         report["grad_norm"] = math.sqrt(sum(norm**2 for norm in norms.values()))
         if len(norms) > 1:
             report |= {f"grad_norm/{policy_id}": norm for policy_id, norm in norms.items()}
         return report
 
-    def _step(self, gradient: SetGradient, norms: Mapping[str, float], learning_rate: float) -> None:
+    def _step(self, gradient: SetGradient, norms: Mapping[str, float], rates: Mapping[str, float]) -> None:
         """Step every policy that received a gradient, or none when anything is not finite."""
         if not all(map(math.isfinite, [gradient.value, *norms.values()])):
             self._num_nonfinite += 1
@@ -151,9 +180,18 @@ class Learner:
                 )
             return
         self._num_nonfinite_in_a_row = 0
-        for optimizer in self._optimizers.values():
+        for policy_id, optimizer in self._optimizers.items():
             # Parameters without a gradient are left alone, moments included: a policy without rows does not move.
-            optimizer.step(learning_rate)
+            optimizer.step(rates[policy_id])
+
+    def _learning_rate(self, config: OptimConfig, step: int) -> float:
+        return config.lr * schedule_factor(config, step, self._num_steps)
+
+    def _score_with(self, policies: Mapping[str, Policy], *, with_entropy: bool) -> dict[str, ModelScorer]:
+        return {
+            policy_id: policy.scorer(temperature=self._settings[policy_id].temperature, with_entropy=with_entropy)
+            for policy_id, policy in policies.items()
+        }
 
 
 def schedule_factor(config: OptimConfig, step: int, num_steps: int) -> float:
@@ -175,11 +213,6 @@ def _engine_gap(sampled: Sequence[EventBatch], scored: Sequence[EventBatch]) -> 
         for ours, theirs in zip(after.old_logprobs or (), before.old_logprobs or (), strict=False)
     ]
     return sum(differences) / len(differences) if differences else 0.0
-
-
-def _scorers(policies: Mapping[str, Policy], temperature: float, *, with_entropy: bool) -> dict[str, ModelScorer]:
-    scorer = ModelScorer(model=nn.Identity(), temperature=temperature, with_entropy=with_entropy)
-    return {policy_id: replace(scorer, model=policy.model) for policy_id, policy in policies.items()}
 
 
 def _token_metrics(batch: EventBatch) -> dict[str, float]:

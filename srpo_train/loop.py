@@ -8,6 +8,7 @@ rounds: asynchronous batches depend on timing, and floating-point numbers on bat
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -28,9 +29,12 @@ from srpo_train.engines.base import Engine, Sampling
 from srpo_train.engines.transformers import TransformersEngine
 from srpo_train.evaluation import evaluate, require_tasks
 from srpo_train.experience import Experience, build_experience
-from srpo_train.learner import Learner
+from srpo_train.learner import Learner, PolicySettings
 from srpo_train.metrics import Values
 from srpo_train.monitor import Monitor
+from srpo_train.objective import Clip
+from srpo_train.policies import Policy
+from srpo_train.policies.shared_base import Bases
 from srpo_train.policies.team import Team
 from srpo_train.report import write_report
 from srpo_train.run_dir import claimed_run_dir
@@ -91,14 +95,15 @@ class Trainer:
                 f"objective.preset = {recipe.objective.preset!r}: its advantages need a critic, which this loop "
                 "does not train; use it in a loop of your own, or choose another preset"
             )
-        self._team = Team.load(recipe.policy_specs(checkpoint.path if checkpoint else None), roles)
+        bases = Bases()
+        self._team = Team.load(recipe.policy_specs(checkpoint.path if checkpoint else None), roles, bases)
         self._learner = Learner(
             self._team.policies,
             self._objective,
             recipe.optim,
             num_steps=recipe.train.num_steps,
-            temperature=recipe.sampling.temperature,
-            references=Team.load(recipe.policy_specs(), roles).policies if self._objective.kl_coef else None,
+            references=Team.load(recipe.reference_specs(), roles, bases).policies if self._objective.kl_coef else None,
+            settings={policy_id: _settings_of(recipe, policy_id) for policy_id in recipe.policies},
         )
         if checkpoint:
             self._restore(self._store.load_state(checkpoint))
@@ -140,6 +145,10 @@ class Trainer:
             if self._is_due(self.recipe.train.checkpoint_every):
                 self._save()
 
+    @property
+    def _trained(self) -> list[Policy]:
+        return [policy for policy in self._team if policy.is_trainable]
+
     def _is_due(self, every: int) -> bool:
         is_last = self._step == self.recipe.train.num_steps
         return bool(every) and (is_last or self._step % every == 0)
@@ -174,26 +183,28 @@ class Trainer:
         Raises:
             NoEpisodeError: it never was.
         """
-        settings, sampling = self.recipe.rollout, _sampling(self.recipe.sampling)
+        settings = self.recipe.rollout
+        samplings = {policy_id: _sampling(self.recipe.sampling_of(policy_id)) for policy_id in self.recipe.policies}
         keep = settings.group_size if settings.oversample else None
+        collect = functools.partial(self._collector.collect, jobs, samplings, keep_per_group=keep)
         pause_s = _FIRST_PAUSE_S
         for _ in range(settings.lost_step_retries):
             try:
-                return self._collector.collect(jobs, sampling, keep_per_group=keep)
+                return collect()
             except NoEpisodeError as error:
                 logger.warning("step %d is lost and tried again in %.0f s: %s", self._step + 1, pause_s, error)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return self._collector.collect(jobs, sampling, keep_per_group=keep)
+        return collect()
 
     def _update(self, experience: Experience, step: int) -> dict[str, float]:
         if not experience.batch.num_events:
             logger.warning("step %d: no complete event to train on; the weights stay as they are", step + 1)
             return {}
         metrics = self._learner.update(experience.batch, step=step, seed=derive_seed(self.recipe.seed, "deal", step))
-        for policy in self._team:
+        for policy in self._trained:
             policy.version += 1
-        return metrics | {"train/policy_version": float(max(policy.version for policy in self._team))}
+        return metrics | {"train/policy_version": float(max(policy.version for policy in self._trained))}
 
     def _evaluate(self) -> dict[str, float]:
         begun = time.monotonic()
@@ -218,7 +229,7 @@ class Trainer:
         self._store.save(self._step, self._write_policies, state)
 
     def _write_policies(self, folder: Path) -> None:
-        for policy in self._team:
+        for policy in self._trained:  # the others are what the recipe names
             policy.save(folder / policy.policy_id)
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -263,6 +274,14 @@ class Trainer:
 
 def _env_factory(config: EnvConfig) -> Callable[[], SetEnv]:
     return lambda: srpo_envs.make(config.id, **config.kwargs)
+
+
+def _settings_of(recipe: Recipe, policy_id: str) -> PolicySettings:
+    return PolicySettings(
+        optim=recipe.optim_of(policy_id),
+        temperature=recipe.sampling_of(policy_id).temperature,
+        clip=Clip.of(recipe.objective_of(policy_id).build()),
+    )
 
 
 def _sampling(settings: Any) -> Sampling:

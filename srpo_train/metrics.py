@@ -98,7 +98,8 @@ TABLE: tuple[Metric, ...] = (
         "Gradient norm before clipping; mean over updates, root of the sum of squares over policies.",
     ),
     Metric("train/grad_norm/{policy}", "-", "The same, of one policy."),
-    Metric("train/lr", "-", "Learning rate of the step."),
+    Metric("train/lr", "-", "Learning rate of the step, as `[optim]` says."),
+    Metric("train/lr/{policy}", "-", "The same of each trained policy, where they differ."),
     Metric(
         "train/clip_fraction",
         "share",

@@ -9,7 +9,7 @@ parameters are their own masters and cost nothing more.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -26,12 +26,12 @@ class PolicyOptimizer:
     A half-precision parameter takes 16 bytes beside its own: master, gradient and two moments.
 
     Args:
-        model: Its trainable parameters are optimised; backward passes fill the gradients.
+        parameters: What is optimised; backward passes fill the gradients.
         config: Learning rate, moments, weight decay, and the norm gradients are clipped to.
     """
 
-    def __init__(self, model: nn.Module, config: OptimConfig) -> None:
-        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    def __init__(self, parameters: Iterable[nn.Parameter], config: OptimConfig) -> None:
+        trainable = list(parameters)
         self._max_grad_norm = config.max_grad_norm
         self._pairs = [(p, p.detach().float()) for p in trainable if p.dtype not in _FULL]
         masters = {id(parameter): master for parameter, master in self._pairs}

@@ -7,6 +7,7 @@ marks; the rest of these pages is written by hand. A test fails when a page is o
 from __future__ import annotations
 
 import sys
+import types
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,10 +38,7 @@ def recipe_reference() -> str:
     tops = [(name, item) for name, item in Recipe.model_fields.items() if _section_of(item) is None]
     parts = ["### At the top\n\n" + "\n".join(_key_table(tops))]
     for name, item in Recipe.model_fields.items():
-        if (section := _section_of(item)) is not None:
-            heading = f"### [{name}.ID]" if _is_table_of(item) else f"### [{name}]"
-            keys = "\n".join(_key_table(list(section.model_fields.items())))
-            parts.append(f"{heading}\n\n{section.__doc__}\n\n{keys}")
+        parts += _sections(name, item)
     return "\n\n".join(parts)
 
 
@@ -71,11 +69,27 @@ def refresh(page: str, reference: str) -> str:
     return f"{before}{BEGIN}\n\n{reference}\n\n{END}{after}"
 
 
-def _key_table(fields: list[tuple[str, FieldInfo]]) -> Iterator[str]:
+def _sections(path: str, item: FieldInfo) -> Iterator[str]:
+    """Write a section and those within it; a key that is no section gives none."""
+    section = _section_of(item)
+    if section is None:
+        return
+    name = path.rpartition(".")[2]
+    path = f"{path}.ID" if _is_table_of(item) else path
+    inner = section.model_fields
+    keys = [(key, field) for key, field in inner.items() if _section_of(field) is None]
+    left_out = f"that of `[{name}]`" if "." in path else "the preset's"
+    yield f"### [{path}]\n\n{section.__doc__}\n\n" + "\n".join(_key_table(keys, left_out))
+    for key, field in inner.items():
+        yield from _sections(f"{path}.{key}", field)
+
+
+def _key_table(fields: list[tuple[str, FieldInfo]], left_out: str = "none") -> Iterator[str]:
     yield "| key | type | default | meaning |"
     yield "| :--- | :--- | :--- | :--- |"
     for name, item in fields:
-        yield f"| `{name}` | {_cell(_type_name(item))} | {_cell(_default(item))} | {_cell(item.description or '')} |"
+        cells = map(_cell, (_type_name(item), _default(item, left_out), item.description or ""))
+        yield f"| `{name}` | {' | '.join(cells)} |"
 
 
 def _section_of(item: FieldInfo) -> type[BaseModel] | None:
@@ -102,6 +116,8 @@ def _written(kind: Any) -> str:
         return ", ".join(f"`{choice}`" for choice in arguments)
     if type(None) in arguments:  # a key that may be left out
         return " or ".join(_written(argument) for argument in arguments if argument is not type(None))
+    if origin is types.UnionType or origin is typing.Union:
+        return " or ".join(map(_written, arguments))
     plain = {str: "text", int: "integer", float: "number", bool: "`true`, `false`"}
     return plain.get(kind) or {dict: "table", tuple: "list"}.get(origin) or str(kind)
 
@@ -114,11 +130,11 @@ def _bounds(metadata: list[Any]) -> Iterator[str]:
                 yield f"{sign} {getattr(item, attribute)}"
 
 
-def _default(item: FieldInfo) -> str:
+def _default(item: FieldInfo, left_out: str) -> str:
     if item.default is PydanticUndefined:
         return "required"
     if item.default is None:
-        return "the preset's"
+        return left_out
     if isinstance(item.default, bool):
         return f"`{str(item.default).lower()}`"
     if isinstance(item.default, dict):

@@ -9,7 +9,8 @@ member is ``A_e * rho_e * [not clipped] / (sqrt(K_e) * E)``. The result equals a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from srpo_envs.errors import ConfigError, ShapeError
 from srpo_train.batching import EventBatch, MemberRow, micro_batches, pad_logprobs, pad_token_masks
-from srpo_train.objective import LossTensors, Objective, diagnose, objective_value
+from srpo_train.objective import Clip, LossTensors, Objective, diagnose, objective_value
 from srpo_train.policies.logprobs import TokenLogprobs
 
 Scorer = Callable[[Sequence[MemberRow]], TokenLogprobs]
@@ -60,6 +61,8 @@ def accumulate_set_gradient(
     *,
     max_tokens: int,
     on_policy: bool = False,
+    frozen: Collection[str] = (),
+    clips: Mapping[str, Clip] | None = None,
     partition: Partition | None = None,
     share: Callable[[Tensor], Tensor] | None = None,
 ) -> SetGradient:
@@ -73,6 +76,8 @@ def accumulate_set_gradient(
         on_policy: the parameters are those the old log-probabilities were computed with, so that every ratio is 1 and
             step (i) is free; the rows then need no old log-probabilities unless there is a divergence penalty. The
             reported value leaves out the entropy bonus, whose gradient is not affected.
+        frozen: policies that get no gradient; their members count in ratios and means as all do.
+        clips: bounds of the ratio of policies that do not have the objective's.
         partition: row indices of each pass, of one policy each; together every row once, or with ``share`` this rank's.
         share: sums an [M, T] matrix over ranks (each holds the whole batch's description). Gradients are then to be
             *summed* over ranks too: the coefficients already divide by the counts of the whole mini-batch.
@@ -83,13 +88,14 @@ def accumulate_set_gradient(
     Raises:
         IncompleteEventError: an event lacks a member.
         ShapeError: advantages or old log-probabilities are missing, or the partition loses or repeats a row.
+        ConfigError: members of one event have policies with different clips.
     """
     partition = micro_batches(batch.rows, max_tokens) if partition is None else partition
     _check_partition(batch.rows, partition, is_local=share is not None)
     scores = None if on_policy else score_rows(batch.rows, policies, partition, share=share)
-    tensors = loss_tensors(objective, batch, scores)
+    tensors = replace(loss_tensors(objective, batch, scores), clip_E=event_clips(objective, batch, clips or {}))
     value, coefficients = loss_coefficients(objective, tensors)
-    num_rows_trained = backpropagate(batch.rows, policies, coefficients, partition)
+    num_rows_trained = backpropagate(batch.rows, policies, coefficients, partition, frozen)
     return SetGradient(value=value, diagnostics=diagnose(objective, tensors), num_rows_trained=num_rows_trained)
 
 
@@ -170,6 +176,30 @@ def loss_tensors(objective: Objective, batch: EventBatch, scores: TokenLogprobs 
     )
 
 
+def event_clips(objective: Objective, batch: EventBatch, clips: Mapping[str, Clip]) -> Clip | None:
+    """Return the [E] bounds of each event's ratio; None where all have the objective's.
+
+    An event has one ratio, so one clip: policies with different ones cannot act in one event.
+
+    Raises:
+        ConfigError: they do.
+    """
+    default = Clip.of(objective)
+    if not set(clips.values()) - {default}:
+        return None
+    found: dict[int, dict[Clip, str]] = defaultdict(dict)
+    for row in batch.rows:
+        found[row.event_index].setdefault(clips.get(row.policy_id, default), row.policy_id)
+    for event, by_clip in found.items():
+        if len(by_clip) > 1:
+            name = batch.event_ids[event] if batch.event_ids else event
+            raise ConfigError(
+                f"event {name!r}: its members' policies {sorted(by_clip.values())} have different clips, but an event "
+                "has one ratio and one clip; give policies that act together the same clip_low, clip_high, dual_clip"
+            )
+    return Clip.stack([next(iter(found[event])) for event in range(batch.num_events)])
+
+
 def loss_coefficients(objective: Objective, tensors: LossTensors) -> tuple[float, Coefficients]:
     """Step (ii): value of the objective, and its derivative with respect to every log-probability and entropy."""
     with torch.enable_grad():
@@ -182,11 +212,16 @@ def loss_coefficients(objective: Objective, tensors: LossTensors) -> tuple[float
 
 
 def backpropagate(
-    rows: Sequence[MemberRow], policies: Mapping[str, Scorer], coefficients: Coefficients, partition: Partition
+    rows: Sequence[MemberRow],
+    policies: Mapping[str, Scorer],
+    coefficients: Coefficients,
+    partition: Partition,
+    frozen: Collection[str] = (),
 ) -> int:
     """Step (iii): back-propagate ``-sum(coefficient * log-prob)`` pass by pass; rows with only zeros are left out.
 
-    Rows whose event was clipped or has advantage zero move nothing, so their forward pass is saved.
+    Rows whose event was clipped or has advantage zero, or whose policy is frozen, move nothing, so their forward pass
+    is saved.
 
     Returns:
         Number of rows that were back-propagated.
@@ -194,7 +229,7 @@ def backpropagate(
     is_active_M = _is_active(coefficients).tolist()
     num_rows = 0
     for part in partition:
-        active = [index for index in part if is_active_M[index]]
+        active = [index for index in part if is_active_M[index] and rows[index].policy_id not in frozen]
         if active:
             torch.autograd.backward(_weighted_sum(_score(rows, policies, active), coefficients, active).neg())
             num_rows += len(active)

@@ -18,7 +18,15 @@ from srpo_train.objective.diagnostics import diagnose
 from srpo_train.objective.logratio import VarianceSplit, member_log_ratio, set_log_ratio, variance_split
 from srpo_train.objective.presets import PRESETS, preset
 from srpo_train.objective.spec import AdvantageSpec, Objective
-from srpo_train.objective.surrogate import LossTensors, Totals, count_totals, divergence, objective_value, surrogate
+from srpo_train.objective.surrogate import (
+    Clip,
+    LossTensors,
+    Totals,
+    count_totals,
+    divergence,
+    objective_value,
+    surrogate,
+)
 
 __all__ = [
     "ESTIMATORS",
@@ -26,6 +34,7 @@ __all__ = [
     "Advantage",
     "AdvantageEstimator",
     "AdvantageSpec",
+    "Clip",
     "CreditTable",
     "LossTensors",
     "Objective",

@@ -28,10 +28,10 @@ def diagnose(objective: Objective, tensors: LossTensors, totals: Totals | None =
         ``num_events``, ``num_rows``, ``num_tokens``, ``num_zero_advantage_events``, ``cardinality_mean``: counts.
         ``var_set_log_ratio/K=k``, ``var_set_log_ratio_cov/K=k``: Var(L) and its covariance part per cardinality.
     """
-    log_ratio, advantage, _ = units(objective, tensors, totals)
+    log_ratio, advantage, _, clip = units(objective, tensors, totals)
     mask_MT = tensors.token_mask_MT.bool()
     report = {
-        "clip_fraction": _mean(is_clipped(log_ratio, advantage, objective).double()),
+        "clip_fraction": _mean(is_clipped(log_ratio, advantage, objective, clip).double()),
         **_ratio_summary(log_ratio.double()),
         "approx_kl": _approximate_kl(masked_difference(tensors.current_MT, tensors.old_MT, mask_MT)[mask_MT].double()),
         "num_events": float(tensors.cardinality_E.numel()),

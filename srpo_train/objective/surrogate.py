@@ -6,6 +6,7 @@ written in that form: one place holds the bounds, and the gradient gate, the dua
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,6 +27,32 @@ from srpo_train.objective.spec import KlEstimator, Objective, Reduction
 # exp overflows float32 near 88 and would turn a gated gradient into 0 * inf = NaN. Beyond this log-ratio (a ratio of
 # 5e8) the ratio is constant: far outside every clip range, and finite.
 MAX_LOG_RATIO = 20.0
+
+
+class Clip(NamedTuple):
+    """Bounds of the ratio: one for all units, or one for each."""
+
+    lower: float | Tensor
+    """1 - clip_low, for negative advantages."""
+    upper: float | Tensor
+    """1 + clip_high, for positive advantages."""
+    dual: float | Tensor
+    """Upper bound for negative advantages; infinite without a dual clip."""
+
+    @classmethod
+    def of(cls, objective: Objective) -> Clip:
+        """Return the bounds an objective names."""
+        dual = math.inf if objective.dual_clip is None else objective.dual_clip
+        return cls(1.0 - objective.clip_low, 1.0 + objective.clip_high, dual)
+
+    @classmethod
+    def stack(cls, clips: Sequence[Clip]) -> Clip:
+        """Return one set of bounds per event as [E] float64."""
+        return cls(*torch.tensor(clips, dtype=torch.float64).unbind(dim=1))
+
+    def at(self, index: Tensor) -> Clip:
+        """Gather the bounds of units from those of their events."""
+        return Clip(*(torch.as_tensor(bound)[index] for bound in self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +82,8 @@ class LossTensors:
     """[M, T] log-probabilities under the reference policy; needed when ``kl_coef`` is positive."""
     entropy_MT: Tensor | None = None
     """[M, T] entropies under the policy being updated; needed when ``entropy_coef`` is not zero."""
+    clip_E: Clip | None = None
+    """[E] bounds of the ratio, where events do not all have the objective's."""
     event_ids: Sequence[str] | None = None
     """E names for error messages."""
 
@@ -79,9 +108,11 @@ class Units(NamedTuple):
     """[U] float."""
     weight: Tensor
     """[U] share in the mean; over the whole mini-batch they sum to 1."""
+    clip: Clip | None = None
+    """[U] bounds of the ratio, where they are not the objective's."""
 
 
-def clip_bounds(advantage: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+def clip_bounds(advantage: Tensor, objective: Objective, clip: Clip | None = None) -> tuple[Tensor, Tensor]:
     """Bounds between which eq. 7 lets the ratio act, by the sign of the advantage.
 
     Positive advantage: (0, 1 + clip_high). Negative: (1 - clip_low, dual_clip or infinity).
@@ -89,20 +120,21 @@ def clip_bounds(advantage: Tensor, objective: Objective) -> tuple[Tensor, Tensor
     Returns:
         lower and upper, shaped like ``advantage``.
     """
+    clip = clip or Clip.of(objective)
     infinity = torch.full_like(advantage, torch.inf)
-    lower = torch.where(advantage < 0, 1.0 - objective.clip_low, torch.zeros_like(advantage))
-    dual = infinity if objective.dual_clip is None else torch.full_like(advantage, objective.dual_clip)
-    upper = torch.where(advantage > 0, 1.0 + objective.clip_high, torch.where(advantage < 0, dual, infinity))
+    lower = torch.where(advantage < 0, clip.lower, torch.zeros_like(advantage))
+    upper = torch.where(advantage > 0, clip.upper, torch.where(advantage < 0, clip.dual, infinity))
     return lower, upper
 
 
-def surrogate(log_ratio: Tensor, advantage: Tensor, objective: Objective) -> Tensor:
+def surrogate(log_ratio: Tensor, advantage: Tensor, objective: Objective, clip: Clip | None = None) -> Tensor:
     """Elementwise surrogate: eq. 7's minimum, or advantage times log-ratio for the ``linear`` form.
 
     Args:
         log_ratio: [U] log-ratios.
         advantage: [U] advantages; no gradient flows into them.
         objective: gives form, clip range and dual clip.
+        clip: bounds of the ratio, where they are not the objective's.
 
     Returns:
         [U] values to be maximised.
@@ -110,7 +142,7 @@ def surrogate(log_ratio: Tensor, advantage: Tensor, objective: Objective) -> Ten
     advantage = advantage.detach().to(log_ratio.dtype)
     if objective.form == "linear":
         return advantage * log_ratio
-    lower, upper = clip_bounds(advantage, objective)
+    lower, upper = clip_bounds(advantage, objective, clip)
     return advantage * torch.clamp(ratio_of(log_ratio), lower, upper)
 
 
@@ -119,11 +151,11 @@ def ratio_of(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(max=MAX_LOG_RATIO).exp()
 
 
-def is_clipped(log_ratio: Tensor, advantage: Tensor, objective: Objective) -> Tensor:
+def is_clipped(log_ratio: Tensor, advantage: Tensor, objective: Objective, clip: Clip | None = None) -> Tensor:
     """Return [U] bool: a bound of eq. 7 holds the ratio, so the unit's gradient is zero."""
     if objective.form == "linear":
         return torch.zeros_like(log_ratio, dtype=torch.bool)
-    lower, upper = clip_bounds(advantage.to(log_ratio.dtype), objective)
+    lower, upper = clip_bounds(advantage.to(log_ratio.dtype), objective, clip)
     ratio = ratio_of(log_ratio)
     return (ratio < lower) | (ratio > upper)
 
@@ -191,10 +223,11 @@ def units(objective: Objective, tensors: LossTensors, totals: Totals | None = No
     )
     weight_M = row_weight(tensors, objective.reduction, totals)
     if objective.unit == "sequence":
-        return Units(log_ratio_M, _row_advantage(tensors), weight_M)
+        clip_M = tensors.clip_E and tensors.clip_E.at(tensors.event_of_row_M)
+        return Units(log_ratio_M, _row_advantage(tensors), weight_M, clip_M)
     log_ratio_E = set_log_ratio(log_ratio_M, tensors.event_of_row_M, tensors.cardinality_E, scaling=objective.scaling)
     weight_E = sum_members(weight_M, tensors.event_of_row_M, tensors.cardinality_E.numel())
-    return Units(log_ratio_E, tensors.advantage_E, weight_E)
+    return Units(log_ratio_E, tensors.advantage_E, weight_E, tensors.clip_E)
 
 
 def _token_units(objective: Objective, tensors: LossTensors, totals: Totals) -> Units:
@@ -202,7 +235,8 @@ def _token_units(objective: Objective, tensors: LossTensors, totals: Totals) -> 
     log_ratio_MT = masked_difference(tensors.current_MT, tensors.old_MT.detach(), mask_MT)
     advantage_MT = _row_advantage(tensors).unsqueeze(1).expand_as(mask_MT)
     weight_MT = token_weight(tensors, objective.reduction, totals)
-    return Units(log_ratio_MT[mask_MT], advantage_MT[mask_MT], weight_MT[mask_MT])
+    clip = tensors.clip_E and tensors.clip_E.at(tensors.event_of_row_M.unsqueeze(1).expand_as(mask_MT)[mask_MT])
+    return Units(log_ratio_MT[mask_MT], advantage_MT[mask_MT], weight_MT[mask_MT], clip)
 
 
 def _row_advantage(tensors: LossTensors) -> Tensor:
@@ -225,8 +259,8 @@ def objective_value(objective: Objective, tensors: LossTensors, totals: Totals |
         ConfigError: a term is switched on whose log-probabilities or entropies are absent.
     """
     totals = totals or count_totals(tensors)
-    log_ratio, advantage, weight = units(objective, tensors, totals)
-    value = (weight * surrogate(log_ratio, advantage, objective)).sum()
+    log_ratio, advantage, weight, clip = units(objective, tensors, totals)
+    value = (weight * surrogate(log_ratio, advantage, objective, clip)).sum()
     if objective.kl_coef:
         value = value - objective.kl_coef * _mean_divergence(objective, tensors, totals)
     if objective.entropy_coef:

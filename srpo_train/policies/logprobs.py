@@ -11,7 +11,8 @@ C tokens and W words of one tile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -73,17 +74,20 @@ class ModelScorer:
     """Fills padding; any id."""
     chunk_size: int | None = None
     """Response tokens per tile; None picks by device."""
+    active: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Makes a model that several policies share compute as the one that is scored."""
 
     def __call__(self, rows: Sequence[MemberRow]) -> TokenLogprobs:
         """Pad the rows and score them."""
         padded = pad_rows(rows, self.pad_token_id, next(self.model.parameters()).device)
-        return token_logprobs(
-            self.model,
-            padded,
-            temperature=self.temperature,
-            chunk_size=self.chunk_size,
-            with_entropy=self.with_entropy,
-        )
+        with self.active():
+            return token_logprobs(
+                self.model,
+                padded,
+                temperature=self.temperature,
+                chunk_size=self.chunk_size,
+                with_entropy=self.with_entropy,
+            )
 
 
 def token_logprobs(

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import nn
 
+from srpo_envs.errors import ConfigError
+from srpo_train.config import AdapterConfig
+from srpo_train.policies import lora
 from srpo_train.policies.loading import read_checkpoint, resolve_device, resolve_dtype, resolve_source, silent
+from srpo_train.policies.logprobs import ModelScorer
+from srpo_train.policies.shared_base import Bases, Share, SharedBase
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -23,6 +30,10 @@ class Policy:
     Dropout is switched off for good: the surrogate compares log-probs of two forward passes over the same tokens, and
     random masks would make the set ratio differ from 1 before any update.
 
+    The parameters are a model of the policy's own or a share of a frozen one that other policies use too: a LoRA
+    adapter over it, or just the base. Then the model computes as this policy only inside `active`, which
+    `sampling_mode` and `scorer` enter by themselves.
+
     Example:
         ``Policy.load("solver", "builtin:tiny-team").encode_prompt("Compute 3+4.")``
     """
@@ -30,13 +41,17 @@ class Policy:
     policy_id: str
     """Name of the parameters; recipes map roles to it."""
     model: PreTrainedModel
-    """A transformers causal language model."""
+    """A transformers causal language model; with a `share`, the base."""
     tokenizer: PreTrainedTokenizerBase
     """The tokenizer that belongs to the model."""
     version: int = 0
     """Number of weight publications; whoever updates the weights raises it."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Variables given to the chat template, such as ``{"enable_thinking": False}``."""
+    share: Share | None = None
+    """The policy's part of a base that others use too; None when the model is its own."""
+    is_trainable: bool = True
+    """A policy that is not trained plays and is scored; it gets no gradient and no optimiser."""
 
     def __post_init__(self) -> None:
         """Make forward passes deterministic."""
@@ -49,43 +64,68 @@ class Policy:
         policy_id: str,
         source: str | Path,
         *,
+        base: str | Path | None = None,
+        adapter: AdapterConfig | None = None,
+        trainable: bool = True,
+        seed: int = 0,
         dtype: str = "float32",
         device: str = "auto",
         gradient_checkpointing: bool = False,
         attention: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         version: int = 0,
+        bases: Bases | None = None,
     ) -> Policy:
         """Load a policy from a directory, the model hub or the package itself.
 
         Args:
             policy_id: Name of the parameters.
-            source: A local directory in transformers format, a hub id, or ``builtin:<name>``.
+            source: A local directory in transformers format, a directory with a LoRA adapter in peft's format, a hub
+                id, or ``builtin:<name>``.
+            base: The model below a stored adapter; None takes the one the adapter's files name.
+            adapter: Put a new LoRA adapter over the source, which stays frozen.
+            trainable: Whether it is to be trained; a frozen model is a shared one.
+            seed: Decides, with the policy's id, the first weights of a new adapter.
             dtype: ``float32``, ``bfloat16`` or ``float16``.
             device: A torch device, or ``auto`` for CUDA where there is one and the CPU otherwise.
             gradient_checkpointing: Recompute activations in the backward pass: less memory, about a third more time.
+                Where one of the policies on a base asks for it, all do it.
             attention: Attention implementation of transformers (``sdpa``, ``eager``, ``flash_attention_2`` ...); None
                 takes the library's choice.
             chat_template_kwargs: Variables given to the chat template.
             version: Weight publications so far, when a run resumes.
+            bases: The bases that are in memory already; what is loaded joins them.
 
         Raises:
-            ConfigError: the dtype, device or builtin name is unknown.
+            ConfigError: the dtype, device or builtin name is unknown, or the adapter does not fit the source.
             PolicyLoadError: there is no such checkpoint, it is incomplete, or the hub cannot be reached.
-            MissingExtraError: transformers is not installed.
+            MissingExtraError: transformers, or peft for an adapter, is not installed.
         """
-        torch_dtype, torch_device = resolve_dtype(policy_id, dtype), resolve_device(policy_id, device)
         location = resolve_source(policy_id, source)
-        model, tokenizer = read_checkpoint(policy_id, location, torch_dtype, attention)
-        torch.nn.Module.to(model, torch_device)
-        if gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if adapter or not trainable or lora.is_adapter(location):
+            bases = Bases() if bases is None else bases
+            below = _model_below(policy_id, location, base)
+            shared = bases.load(policy_id, below, dtype=dtype, device=device, attention=attention)
+            share = _take_share(policy_id, shared, location, adapter, is_trainable=trainable, seed=seed)
+            model, tokenizer = shared.model, shared.tokenizer
+        else:
+            share = None
+            torch_dtype, torch_device = resolve_dtype(policy_id, dtype), resolve_device(policy_id, device)
+            model, tokenizer = read_checkpoint(policy_id, location, torch_dtype, attention)
+            nn.Module.to(model, torch_device)
+        if gradient_checkpointing and trainable:
+            if share:
+                share.base.recompute_activations()
+            else:
+                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         return cls(
             policy_id=policy_id,
             model=model,
             tokenizer=tokenizer,
             version=version,
             chat_template_kwargs=dict(chat_template_kwargs or {}),
+            share=share,
+            is_trainable=trainable,
         )
 
     @property
@@ -95,8 +135,18 @@ class Policy:
 
     @property
     def num_parameters(self) -> int:
-        """Scalars in the model, tied weights counted once."""
+        """Scalars the policy computes with, tied weights counted once and those of other policies not at all."""
+        if self.share:
+            return self.share.base.num_parameters + sum(parameter.numel() for parameter in self.share.parameters())
         return sum(parameter.numel() for parameter in self.model.parameters())
+
+    @property
+    def trainable_parameters(self) -> list[nn.Parameter]:
+        """What an optimiser may change: the model, the adapter over a base, or nothing of a frozen policy."""
+        if not self.is_trainable:
+            return []
+        parameters = self.share.parameters() if self.share else self.model.parameters()
+        return [parameter for parameter in parameters if parameter.requires_grad]
 
     @property
     def context_length(self) -> int | None:
@@ -135,9 +185,17 @@ class Policy:
         text = self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return cast(str, text)
 
+    def active(self) -> AbstractContextManager[None]:
+        """Let the model compute as this policy in the body; for a model of its own that is always so."""
+        return self.share.active() if self.share else contextlib.nullcontext()
+
+    def scorer(self, *, temperature: float = 1.0, with_entropy: bool = False) -> ModelScorer:
+        """Return the policy as a function from member rows to token log-probabilities."""
+        return ModelScorer(model=self.model, temperature=temperature, with_entropy=with_entropy, active=self.active)
+
     @contextlib.contextmanager
     def sampling_mode(self) -> Iterator[None]:
-        """Run the body without gradients and in evaluation mode.
+        """Run the body as this policy, without gradients and in evaluation mode.
 
         Needed around generation with gradient checkpointing: in training mode transformers drops the key-value cache
         of checkpointed layers.
@@ -147,22 +205,46 @@ class Policy:
         try:
             # no_grad rather than inference_mode: some rotary embeddings update their own buffers in a forward pass,
             # and an inference tensor left there cannot take part in a later backward pass.
-            with torch.no_grad():
+            with self.active(), torch.no_grad():
                 yield
         finally:
             self.model.train(was_training)
 
     def save(self, directory: str | Path) -> None:
-        """Write weights, configuration, generation configuration and tokenizer in transformers format.
+        """Write a model with its configurations in transformers format, an adapter in peft's, and the tokenizer.
 
-        The directory is loadable by `from_pretrained` and by vLLM. Weights are safetensors; tied weights are written
-        once. Writing is not atomic: a caller that needs this writes beside and renames.
+        The directory is loadable by `from_pretrained` of transformers or of `PeftModel`, and by vLLM. Weights are
+        safetensors; tied weights are written once. Writing is not atomic: a caller that needs this writes beside and
+        renames.
         """
         target = Path(directory)
         target.mkdir(parents=True, exist_ok=True)
         with silent():
-            self.model.save_pretrained(target)
+            if self.share:
+                self.share.save(target)
+            else:
+                self.model.save_pretrained(target)
             self.tokenizer.save_pretrained(target)
+
+
+def _model_below(policy_id: str, location: str, base: str | Path | None) -> str | Path:
+    """Return where the model is: below the adapter that is stored at a location, or there itself."""
+    if not lora.is_adapter(location):
+        return location
+    return base or lora.base_of(policy_id, location)
+
+
+def _take_share(
+    policy_id: str, shared: SharedBase, location: str, adapter: AdapterConfig | None, *, is_trainable: bool, seed: int
+) -> Share:
+    if not lora.is_adapter(location):
+        return shared.new_adapter(policy_id, adapter, seed) if adapter else shared.alone()
+    if adapter:
+        raise ConfigError(
+            f"policy {policy_id!r}: {location!r} holds an adapter already, and a second one over it is not supported; "
+            "leave the adapter settings out to go on with it, or name its base as the model"
+        )
+    return shared.load_adapter(policy_id, location, is_trainable=is_trainable)
 
 
 def _disable_dropout(model: torch.nn.Module) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from srpo_envs.errors import ConfigError, UnknownIdError, near_miss
 from srpo_train.policies.policy import Policy
+from srpo_train.policies.shared_base import Bases
 from srpo_train.roles import ANY_ROLE, policy_id_of
 
 
@@ -41,19 +42,26 @@ class Team:
         return cls({policy.policy_id: policy}, {ANY_ROLE: policy.policy_id})
 
     @classmethod
-    def load(cls, specs: Mapping[str, str | Path | Mapping[str, Any]], roles: Mapping[str, str]) -> Team:
-        """Load every policy of a team.
+    def load(
+        cls,
+        specs: Mapping[str, str | Path | Mapping[str, Any]],
+        roles: Mapping[str, str],
+        bases: Bases | None = None,
+    ) -> Team:
+        """Load every policy of a team; a frozen model that several of them stand on is loaded once.
 
         Args:
             specs: By policy id, a source or the keyword arguments of `Policy.load`, ``source`` among them.
             roles: Policy id by role, with ``"*"`` as the default.
+            bases: Frozen models that are in memory already; what is loaded joins them.
 
         Raises:
             ConfigError: the roles do not fit the ids, or a specification has no source or an unknown option.
             PolicyLoadError: a checkpoint cannot be loaded.
         """
         _check_roles(specs, roles)  # before minutes are spent on loading
-        return cls({policy_id: _load_policy(policy_id, spec) for policy_id, spec in specs.items()}, roles)
+        bases = Bases() if bases is None else bases
+        return cls({policy_id: _load_policy(policy_id, spec, bases) for policy_id, spec in specs.items()}, roles)
 
     @property
     def policies(self) -> Mapping[str, Policy]:
@@ -110,15 +118,15 @@ def _check_roles(policies: Mapping[str, Any], roles: Mapping[str, str]) -> None:
             raise ConfigError(f"role {role!r} is mapped to policy {policy_id!r}, which is not defined{hint}")
 
 
-def _load_policy(policy_id: str, spec: str | Path | Mapping[str, Any]) -> Policy:
+def _load_policy(policy_id: str, spec: str | Path | Mapping[str, Any], bases: Bases) -> Policy:
     if not isinstance(spec, Mapping):
-        return Policy.load(policy_id, spec)
+        return Policy.load(policy_id, spec, bases=bases)
     options = dict(spec)
     source = options.pop("source", None)
     if source is None:
         raise ConfigError(f"policy {policy_id!r} has no 'source': give a directory, a hub id or 'builtin:tiny-team'")
-    known = set(Policy.load.__kwdefaults__ or {})
+    known = set(Policy.load.__kwdefaults__ or {}) - {"bases"}
     for name in options:
         if name not in known:
             raise ConfigError(f"policy {policy_id!r} has no option {name!r}{near_miss(name, known)}")
-    return Policy.load(policy_id, source, **options)
+    return Policy.load(policy_id, source, bases=bases, **options)

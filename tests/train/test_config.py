@@ -233,3 +233,86 @@ def test_a_recipe_can_be_made_from_a_mapping_and_cannot_be_changed() -> None:
     recipe = parse_recipe({"name": "x", "env": {"id": "e"}, "policies": {"p": {"model": "m"}}})
     with pytest.raises(ValueError, match="frozen"):
         recipe.seed = 3  # type: ignore[misc]
+
+
+# --- settings of one policy ---------------------------------------------------------------------------------------
+
+
+def test_a_policy_s_own_settings_lie_over_those_of_the_run(minimal: Path) -> None:
+    own = ["optim.lr=1e-4", "optim.schedule=cosine", "objective.clip_low=0.1", "sampling.temperature=0.7"]
+    recipe = load_recipe(
+        minimal,
+        ["policies.judge.model=m", "roles.verifier=judge", "roles.*=team", "optim.lr=1e-6", "optim.betas=[0.5, 0.6]"]
+        + [f"policies.judge.{text}" for text in own],
+    )
+    judge, team = recipe.optim_of("judge"), recipe.optim_of("team")
+    assert (judge.lr, judge.schedule, judge.betas) == (1e-4, "cosine", (0.5, 0.6))
+    assert team == recipe.optim
+    assert recipe.objective_of("judge").build().clip_low == 0.1
+    assert recipe.objective_of("team") == recipe.objective
+    assert [recipe.sampling_of(name).temperature for name in ("judge", "team")] == [0.7, 1.0]
+
+
+def test_a_policy_may_turn_a_preset_s_dual_clip_off(minimal: Path) -> None:
+    recipe = load_recipe(minimal, ["objective.preset=dr_mas", "policies.team.objective.dual_clip=inf"])
+    assert recipe.objective.build().dual_clip == 3.0
+    assert recipe.objective_of("team").build().dual_clip is None
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("policies.team.adapter.dropout=0.1", "policies.team.adapter: dropout: must be 0, got 0.1"),
+        ("policies.team.adapter.rnk=8", "policies.team.adapter.rnk: unknown key; did you mean 'rank'?"),
+        ("policies.team.optim.num_epochs=2", "policies.team.optim.num_epochs: unknown key"),
+        ("policies.team.objective.kl_coef=0.1", "policies.team.objective.kl_coef: unknown key"),
+        ("policies.team.adapter.targets=[]", "Tuple should have at least 1 item"),
+        ("policies.team.trainable=false", "policies: every one has trainable = false"),
+        ("policies.team.sampling.top_p=0.9", "policies.team.sampling: top_p = 0.9, top_k = 0 would train on samples"),
+        ("policies.team.optim.warmup_steps=101", "policies.team.optim.warmup_steps: should be at most"),
+    ],
+)
+def test_what_one_policy_cannot_have_is_refused(minimal: Path, override: str, expected: str) -> None:
+    assert expected in failure(minimal, override)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"), [("adapter.rank=4", "a new adapter"), ("optim.lr=1.0", "no optimiser")]
+)
+def test_a_policy_that_is_not_trained_has_nothing_to_train(minimal: Path, setting: str, message: str) -> None:
+    frozen = ["policies.judge.model=m", "policies.judge.trainable=false", "roles.verifier=judge", "roles.*=team"]
+    assert not load_recipe(minimal, frozen).policies["judge"].trainable
+    assert message in failure(minimal, *frozen, f"policies.judge.{setting}")
+
+
+def test_policies_are_loaded_from_the_recipe_the_checkpoint_or_as_references(minimal: Path) -> None:
+    recipe = load_recipe(
+        minimal,
+        [
+            "policies.judge.model=m",
+            "policies.judge.trainable=false",
+            "policies.solver.model=s",
+            "policies.solver.adapter.rank=4",
+            "roles.solver=solver",
+            "roles.verifier=judge",
+            "roles.*=team",
+        ],
+    )
+    fresh, stored = recipe.policy_specs(), recipe.policy_specs(Path("c"))
+    assert {name: spec["source"] for name, spec in fresh.items()} == {
+        "team": "builtin:tiny-team",
+        "judge": "m",
+        "solver": "s",
+    }
+    assert fresh["solver"]["adapter"].rank == 4
+    assert {name: spec["source"] for name, spec in stored.items()} == {
+        "team": "c/team",
+        "judge": "m",  # never changed, so never stored
+        "solver": "c/solver",
+    }
+    assert stored["solver"]["base"] == "s"
+    assert "adapter" not in stored["solver"]
+    references = recipe.reference_specs()
+    assert {(spec["source"], spec["trainable"], spec["adapter"]) for spec in references.values()} == {
+        (source, False, None) for source in ("builtin:tiny-team", "m", "s")
+    }

@@ -8,15 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from srpo_envs.errors import NonFiniteError
+from srpo_envs.errors import ConfigError, NonFiniteError
 from srpo_train import learner as learner_module
 from srpo_train.batching import EventBatch, MemberRow
-from srpo_train.config import OptimConfig
-from srpo_train.learner import Learner, schedule_factor
+from srpo_train.config import AdapterConfig, OptimConfig
+from srpo_train.learner import Learner, PolicySettings, schedule_factor
 from srpo_train.metrics import check_name
-from srpo_train.objective import preset
+from srpo_train.objective import Clip, preset
 from srpo_train.policies import Policy
 from srpo_train.policies.logprobs import ModelScorer
+from srpo_train.policies.shared_base import Bases
 
 # (policy of each member row) by event; event 0 is rewarded, event 1 is not.
 SHARED = (("a", "a"), ("a",))
@@ -269,3 +270,164 @@ def test_every_metric_is_in_the_table(tiny_checkpoint):
 def test_learning_rate_schedules(schedule, step, factor):
     config = OptimConfig(schedule=schedule, warmup_steps=2)
     assert schedule_factor(config, step, num_steps=10) == pytest.approx(factor, abs=1e-6)
+
+
+# --- several policies ---------------------------------------------------------------------------------------------
+
+
+def load_adapters(source, *policy_ids, **options):
+    """Policies that are an adapter each over one base; stored ones are loaded from ``source / policy_id``."""
+    pytest.importorskip("peft")
+    bases = Bases()
+    options = {"adapter": AdapterConfig(rank=4, alpha=8.0)} | options
+    return {policy_id: Policy.load(policy_id, source, device="cpu", bases=bases, **options) for policy_id in policy_ids}
+
+
+def own_weights(policy):
+    return torch.cat([parameter.detach().flatten() for parameter in policy.trainable_parameters]).clone()
+
+
+def test_a_frozen_policy_plays_is_scored_and_stays_as_it_is(tiny_checkpoint):
+    frozen = Policy.load("b", tiny_checkpoint, device="cpu", trainable=False)
+    policies = load(tiny_checkpoint, "a") | {"b": frozen}
+    before = weights(frozen)
+    learner = make_learner(policies, num_epochs=2)
+    metrics = learner.update(make_batch((("a", "b"), ("b",))), step=0, seed=0)
+    assert torch.equal(weights(frozen), before)
+    assert all(parameter.grad is None for parameter in frozen.model.parameters())
+    assert set(learner.state_dict()["optimizers"]) == {"a"}
+    # Both events count, the one that only the frozen policy acts in too; its ratio stays 1.
+    assert metrics["train/num_events"] == 2
+    assert metrics["train/num_rows"] == 3
+    assert metrics["train/ratio_min"] == 1.0
+    assert metrics["train/ratio_max"] > 1.0
+    assert metrics["train/grad_norm"] > 0.0
+
+
+def test_each_policy_follows_its_own_optimiser_settings(tiny_checkpoint):
+    policies = load(tiny_checkpoint, "a", "b")
+    before = {policy_id: weights(policy) for policy_id, policy in policies.items()}
+    config = OptimConfig(lr=1e-3)
+    own = PolicySettings(optim=OptimConfig(lr=1e-5, schedule="linear", max_grad_norm=1e-3))
+    learner = Learner(policies, preset("srpo"), config, num_steps=10, settings={"b": own})
+    metrics = learner.update(make_batch((("a", "b"), ("b",))), step=5, seed=0)
+    # The first step of Adam moves a weight by the learning rate, whatever the gradient: 1e-3, and half of 1e-5.
+    moved = {
+        policy_id: float((weights(policy) - before[policy_id]).abs().max()) for policy_id, policy in policies.items()
+    }
+    assert moved["a"] == pytest.approx(1e-3, rel=1e-2)
+    assert moved["b"] == pytest.approx(5e-6, rel=5e-2)
+    assert (metrics["train/lr"], metrics["train/lr/a"], metrics["train/lr/b"]) == (1e-3, 1e-3, 5e-6)
+    for name in metrics:
+        check_name(name)
+
+
+def test_each_policy_is_scored_at_its_own_temperature(tiny_checkpoint):
+    policies = load(tiny_checkpoint, "a", "b")
+    batch = make_batch((("a",), ("b",)))
+    with torch.no_grad():
+        wanted = [
+            ModelScorer(model=policies[row.policy_id].model, temperature=temperature)([row]).logprobs_MT[0].tolist()
+            for row, temperature in zip(batch.rows, (1.0, 0.5), strict=True)
+        ]
+    batch = replace(batch, rows=[replace(row, old_logprobs=w) for row, w in zip(batch.rows, wanted, strict=True)])
+    config = OptimConfig(lr=1e-3)
+    own = {"b": PolicySettings(optim=config, temperature=0.5)}
+    metrics = Learner(policies, preset("srpo"), config, num_steps=10, settings=own).update(batch, step=0, seed=0)
+    assert metrics["train/engine_gap"] < 1e-5
+
+
+def test_each_policy_s_clip_holds_in_events_of_its_own(tiny_checkpoint):
+    config = OptimConfig(lr=1e-2, num_epochs=3)
+    tight = {"b": PolicySettings(optim=config, clip=Clip.of(preset("srpo", clip_low=1e-9, clip_high=1e-9)))}
+
+    def clipped(members, settings):
+        objective = preset("srpo", clip_low=1.0, clip_high=1e9)
+        learner = Learner(load(tiny_checkpoint, "a", "b"), objective, config, num_steps=10, settings=settings)
+        return learner.update(make_batch(members), step=0, seed=0)["train/clip_fraction"]
+
+    assert clipped((("a", "a"), ("b",)), {}) == 0.0
+    assert clipped((("a", "a"), ("b",)), tight) == pytest.approx((0 + 0.5 + 0.5) / 3)  # one of two events
+    with pytest.raises(ConfigError, match="event 'e0': its members' policies"):
+        clipped((("a", "b"), ("b",)), tight)
+
+
+def test_adapters_over_one_base_train_apart_and_leave_it_alone(tiny_checkpoint):
+    policies = load_adapters(tiny_checkpoint, "a", "b")
+    base = policies["a"].share.base
+    before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    start = {policy_id: own_weights(policy) for policy_id, policy in policies.items()}
+    batch = make_batch((("a", "b"), ("b",)))
+
+    def scores():
+        with torch.no_grad():
+            return [float(policies[row.policy_id].scorer()([row]).logprobs_MT.sum()) for row in batch.rows]
+
+    earlier = scores()
+    learner = make_learner(policies, lr=1e-2)
+    for step in range(3):
+        learner.update(batch, step=step, seed=0)
+    later = scores()
+    assert later[0] + later[1] > earlier[0] + earlier[1]
+    assert later[2] < earlier[2]
+    for policy_id, policy in policies.items():
+        assert not torch.equal(own_weights(policy), start[policy_id])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in base.state_dict().items())
+
+
+def test_adapters_over_one_base_learn_what_they_learn_on_bases_of_their_own(tiny_checkpoint):
+    def train(policies):
+        learner = make_learner(policies, num_minibatches=2, num_epochs=2)
+        for step in range(2):
+            learner.update(make_batch((("a", "b"), ("b",), ("a",)), (1.0, -1.0, 0.5)), step=step, seed=step)
+        return [own_weights(policy) for policy in policies.values()]
+
+    together = train(load_adapters(tiny_checkpoint, "a", "b"))
+    apart = train(load_adapters(tiny_checkpoint, "a") | load_adapters(tiny_checkpoint, "b"))
+    for ours, theirs in zip(together, apart, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_the_reference_of_an_adapter_is_its_base(tiny_checkpoint):
+    policies = load_adapters(tiny_checkpoint, "a")
+    share = policies["a"].share
+    reference = Policy(
+        policy_id="a", model=share.base.model, tokenizer=policies["a"].tokenizer, share=share.base.alone()
+    )
+    plain = load(tiny_checkpoint, "a")["a"]
+
+    def train(references):
+        policies = load_adapters(tiny_checkpoint, "a")
+        config = OptimConfig(lr=1e-2, num_epochs=3)
+        learner = Learner(policies, preset("srpo", kl_coef=0.5), config, num_steps=1, references=references)
+        loss = learner.update(make_batch(), step=0, seed=0)["train/loss"]
+        return loss, own_weights(policies["a"])
+
+    (loss, ours), (expected, theirs) = train({"a": reference}), train({"a": plain})
+    assert loss == expected
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_restored_adapters_go_on_as_if_they_had_never_stopped(tiny_checkpoint, tmp_path, dtype):
+    def run(stops):
+        policies = load_adapters(tiny_checkpoint, "a", "b", dtype=dtype)
+        learner = make_learner(policies, num_minibatches=2)
+        for step in range(4):
+            if step in stops:
+                for policy in policies.values():
+                    policy.save(tmp_path / policy.policy_id)
+                torch.save(learner.state_dict(), tmp_path / "state.pt")
+                bases = Bases()
+                policies = {
+                    policy_id: Policy.load(
+                        policy_id, tmp_path / policy_id, base=tiny_checkpoint, device="cpu", dtype=dtype, bases=bases
+                    )
+                    for policy_id in policies
+                }
+                learner = make_learner(policies, num_minibatches=2)
+                learner.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+            learner.update(make_batch((("a", "b"), ("b",))), step=step, seed=step)
+        return torch.cat([own_weights(policy) for policy in policies.values()])
+
+    assert torch.equal(run(stops=()), run(stops=(1, 3)))

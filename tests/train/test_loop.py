@@ -128,6 +128,128 @@ def test_isolated_policies_train_and_are_saved_one_by_one(tmp_path):
     assert saved == {"solver", "verifier", "aggregator"}
 
 
+# --- several policies ---------------------------------------------------------------------------------------------
+
+LORA = ROOT / "recipes" / "tiny-arithmetic-lora.toml"
+ROLES = ("solver", "verifier", "aggregator")
+
+
+@pytest.fixture(scope="module")
+def lora_run(tmp_path_factory) -> Path:
+    """A run of one adapter per role that was never interrupted."""
+    pytest.importorskip("peft")
+    return train(load_recipe(LORA, [f"output_dir={tmp_path_factory.mktemp('lora')}", *SMALL]))
+
+
+def test_adapters_are_stored_one_by_one_in_peft_s_format_and_nothing_else(lora_run):
+    newest = lora_run / "checkpoints" / "step-000008"
+    assert {path.name for path in newest.iterdir() if path.is_dir()} == set(ROLES)
+    for role in ROLES:
+        names = {path.name for path in (newest / role).iterdir()}
+        assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= names
+        assert not any(name.startswith("model") for name in names)
+
+
+def test_every_adapter_of_a_run_has_moved_and_differs(lora_run):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = Policy.load("base", "builtin:tiny-team", device="cpu")
+    ids = torch.tensor([base.encode_prompt("Compute 3+4 from left to right, mod 10.")])
+    outputs = []
+    for role in ROLES:
+        plain = AutoModelForCausalLM.from_pretrained(base.model.name_or_path)
+        model = PeftModel.from_pretrained(plain, lora_run / "checkpoints" / "step-000008" / role)
+        with torch.no_grad():
+            outputs.append(model(input_ids=ids).logits)
+    with base.sampling_mode():
+        outputs.append(base.model(input_ids=ids).logits)
+    for index, ours in enumerate(outputs):
+        assert all((ours - other).abs().max() > 1e-3 for other in outputs[:index])
+
+
+def test_a_run_of_adapters_is_evaluated_as_it_was_in_training(lora_run):
+    import json
+
+    from typer.testing import CliRunner
+
+    from srpo_train.cli import app
+
+    result = CliRunner().invoke(app, ["eval", str(lora_run), "--num-tasks", "4", "--samples", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    scores = json.loads(result.stdout.strip().splitlines()[-1])
+    last = list(read_metrics(lora_run))[-1]
+    for name in ("eval/accuracy", "eval/num_tokens", "eval/response_length/solver"):
+        assert scores[name] == last[name]
+
+
+def mixed_recipe(folder, *overrides):
+    """A full solver, an adapter for the verifier, and an aggregator that is not trained."""
+    return load_recipe(
+        LORA,
+        [
+            f"output_dir={folder}",
+            *SMALL,
+            "policies.solver={model = 'builtin:tiny-team', device = 'cpu'}",
+            "policies.aggregator={model = 'builtin:tiny-team', device = 'cpu', trainable = false}",
+            "policies.solver.optim.lr=2e-4",
+            "eval.every=0",
+            "train.num_steps=2",
+            *overrides,
+        ],
+    )
+
+
+def test_a_mixed_team_trains_stores_and_resumes_what_is_trained(tmp_path):
+    pytest.importorskip("peft")
+    whole = train(mixed_recipe(tmp_path / "whole", "train.num_steps=4"))
+    run_dir = train(mixed_recipe(tmp_path / "parts"))
+    train(mixed_recipe(tmp_path / "parts", "train.num_steps=4"), resume=True)
+    assert _numbers(run_dir) == _numbers(whole)
+    newest = run_dir / "checkpoints" / "step-000004"
+    assert {path.name for path in newest.iterdir() if path.is_dir()} == {"solver", "verifier"}
+    assert (newest / "solver" / "model.safetensors").is_file()
+    assert (newest / "verifier" / "adapter_model.safetensors").is_file()
+    last = _numbers(run_dir)[-1]
+    assert (last["train/lr/solver"], last["train/lr/verifier"]) == (2e-4, 1e-3)
+    assert "train/grad_norm/aggregator" not in last
+    versions = {member.policy_id: member.policy_version for member in _members(run_dir, 4)}
+    assert versions == {"solver": 3, "verifier": 3, "aggregator": 0}
+
+
+def test_the_references_of_a_team_are_in_memory_once(tmp_path, monkeypatch):
+    pytest.importorskip("peft")
+    from srpo_train.policies import policy, shared_base
+
+    read = []
+    for module in (policy, shared_base):
+        original = module.read_checkpoint
+        monkeypatch.setattr(module, "read_checkpoint", lambda *a, load=original: read.append(a[0]) or load(*a))
+    run_dir = train(mixed_recipe(tmp_path, "objective.kl_coef=0.1", "train.num_steps=1"))
+    # The solver's own weights, and one frozen model below the verifier's adapter, as aggregator and as all references.
+    assert read == ["solver", "verifier"]
+    assert _numbers(run_dir)[-1]["train/num_updates"] == 2
+
+
+def test_a_policy_s_own_sampling_reaches_its_rollouts_alone(tmp_path):
+    pytest.importorskip("peft")
+    hot = ("policies.verifier.sampling.temperature=5.0", "train.num_steps=1")
+    run_dir = train(mixed_recipe(tmp_path, *hot))
+    entropy = {role: [] for role in ROLES}
+    for member in _members(run_dir, 1):
+        entropy[member.policy_id] += [-value for value in member.behavior_logprobs]
+    means = {role: sum(values) / len(values) for role, values in entropy.items()}
+    assert means["verifier"] > 1.0 > max(means["solver"], means["aggregator"])
+    assert _numbers(run_dir)[-1]["train/engine_gap"] < 1e-4  # the trainer scores each at its own temperature too
+
+
+def _members(run_dir, step):
+    from srpo_envs.records import read_episodes
+
+    episodes = read_episodes(run_dir / "events" / f"step-{step:06d}.jsonl")
+    return [member for episode in episodes for event in episode.events for member in event.members]
+
+
 def test_a_held_out_set_that_is_too_small_is_refused_before_training(tmp_path):
     with pytest.raises(ConfigError, match="257 tasks to evaluate, but 'arithmetic-l2-test' has 256"):
         train(small_recipe(tmp_path, "eval.num_tasks=257", "eval.at_start=false", "env.kwargs.size=256"))
@@ -160,14 +282,14 @@ train(load_recipe(sys.argv[1], sys.argv[2:]), resume=True)
 """
 
 
-def _start(folder):
-    arguments = [sys.executable, "-c", _DRIVER, str(RECIPE), f"output_dir={folder}", *SMALL]
+def _start(folder, recipe=RECIPE):
+    arguments = [sys.executable, "-c", _DRIVER, str(recipe), f"output_dir={folder}", *SMALL]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def _kill_when(folder, is_time, limit_s=120.0):
+def _kill_when(folder, is_time, recipe=RECIPE, limit_s=120.0):
     """Start or resume the run and kill it the moment a condition holds."""
-    process = _start(folder)
+    process = _start(folder, recipe)
     deadline = time.monotonic() + limit_s
     while not is_time() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -202,6 +324,18 @@ def test_a_run_killed_again_and_again_arrives_at_the_same_numbers(whole_run, tmp
         assert ours.read_bytes() == theirs.read_bytes()
     for step in range(1, 9):
         assert _events(run_dir, step) == _events(whole_run, step)
+
+
+def test_a_killed_run_with_adapters_arrives_at_the_same_numbers(lora_run, tmp_path):
+    run_dir = tmp_path / LORA.stem
+    _kill_when(tmp_path, lambda: any(line["step"] >= 3 for line in read_metrics(run_dir)), LORA)
+    last = _start(tmp_path, LORA)
+    output, _ = last.communicate(timeout=120)
+    assert last.returncode == 0, output
+    assert _numbers(run_dir) == _numbers(lora_run)
+    for policy_id in ROLES:
+        name = f"checkpoints/step-000008/{policy_id}/adapter_model.safetensors"
+        assert (run_dir / name).read_bytes() == (lora_run / name).read_bytes()
 
 
 def _events(run_dir, step):

@@ -21,7 +21,7 @@ def make_model(dtype: torch.dtype, value: float = 1.0) -> nn.Linear:
 
 
 def make_optimizer(model: nn.Module, **settings: float) -> PolicyOptimizer:
-    return PolicyOptimizer(model, OptimConfig(**({"lr": LR, "max_grad_norm": 100.0} | settings)))
+    return PolicyOptimizer(model.parameters(), OptimConfig(**({"lr": LR, "max_grad_norm": 100.0} | settings)))
 
 
 def train(model: nn.Module, optimizer: PolicyOptimizer, num_steps: int, inputs: tuple[float, ...] = (1.0, 1.0)) -> None:

@@ -13,11 +13,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from srpo_envs.errors import ConfigError, IncompleteEventError, ShapeError
 from srpo_train.batching import EventBatch, MemberRow, micro_batches, pad_rows
-from srpo_train.objective import PRESETS, Objective, objective_value, preset
+from srpo_train.objective import PRESETS, Clip, Objective, objective_value, preset
 from srpo_train.policies.logprobs import ModelScorer
 from srpo_train.set_gradient import (
     accumulate_set_gradient,
     backpropagate,
+    event_clips,
     loss_coefficients,
     loss_tensors,
     score_rows,
@@ -307,6 +308,20 @@ def test_misuse_is_named(team64):
     with pytest.raises(ConfigError, match="entropy"):
         accumulate_set_gradient(preset("srpo", entropy_coef=0.1), batch, bare, max_tokens=100)
     assert all(parameter.grad is None for parameter in team64.parameters())
+
+
+def test_an_event_whose_members_have_different_clips_is_refused(team64):
+    objective, batch = preset("srpo"), replace(team64.batch, event_ids=[f"ep/e{event}" for event in range(5)])
+    other = {"solver": Clip.of(preset("srpo", clip_high=0.3))}
+    with pytest.raises(
+        ConfigError, match=r"event 'ep/e\d': its members' policies \['router', 'solver'\] have different"
+    ):
+        accumulate_set_gradient(objective, batch, team64.policies, max_tokens=100, clips=other)
+    assert event_clips(objective, batch, {"solver": Clip.of(objective)}) is None
+    rows = [replace(row, policy_id="solver" if row.event_index < 2 else "router") for row in batch.rows]
+    clips = event_clips(objective, replace(batch, rows=rows), other)
+    assert clips is not None
+    assert clips.upper.tolist() == [1.3, 1.3, 1.2, 1.2, 1.2]
 
 
 def test_steps_compose_by_hand(team64):

@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srpo_envs.errors import ConfigError, IncompleteEventError
-from srpo_train.objective import PRESETS, LossTensors, Objective, Totals, divergence, objective_value, preset, surrogate
+from srpo_train.objective import (
+    PRESETS,
+    Clip,
+    LossTensors,
+    Objective,
+    Totals,
+    divergence,
+    objective_value,
+    preset,
+    surrogate,
+)
+from srpo_train.objective.diagnostics import diagnose
 from srpo_train.objective.logratio import scaling_divisor
 from srpo_train.objective.surrogate import is_clipped, member_coefficient, units
 
@@ -82,6 +93,29 @@ def test_dual_clip_bounds_the_loss_of_a_bad_action_that_became_likely():
     log_ratio = torch.tensor([5.0, 5.0, 2.0], dtype=torch.float64).log()
     advantage = torch.tensor([-1.0, 1.0, -1.0])
     assert surrogate(log_ratio, advantage, Objective(dual_clip=3.0)).tolist() == pytest.approx([-3.0, 1.2, -2.0])
+
+
+@pytest.mark.parametrize("unit", ["set", "sequence", "token"])
+def test_each_event_may_have_bounds_of_its_own(unit):
+    # Events of 1, 1, 2 and 1 members with ratios 1.5, 1.5, 0.5 and 9. Where all members of an event agree, each one's
+    # ratio is the set's under the mean scaling. The mean over events: (1.1 + 1.4 - 2 * 0.7 / 2 - 3) / 4.
+    tensors = one_token_rows([math.log(r) for r in (1.5, 1.5, 0.5, 0.5, 9.0)], [1, 1, 2, 1], [1.0, 1.0, -1.0, -1.0])
+    clips = [Clip(0.9, 1.1, 5.0), Clip(0.9, 1.4, 5.0), Clip(0.7, 1.1, 5.0), Clip(0.9, 1.1, 3.0)]
+    objective = Objective(unit=unit, scaling="mean")
+    tensors = replace(tensors, clip_E=Clip.stack(clips))
+    assert objective_value(objective, tensors).item() == pytest.approx((1.1 + 1.4 - 0.7 - 3.0) / 4)
+    assert diagnose(objective, tensors)["clip_fraction"] == 1.0
+    wide = replace(tensors, clip_E=Clip.stack([Clip(0.1, 2.0, math.inf)] * 4))
+    assert diagnose(objective, wide)["clip_fraction"] == 0.0
+
+
+@pytest.mark.parametrize("unit", ["set", "sequence", "token"])
+def test_equal_bounds_of_all_events_are_those_of_the_objective(unit):
+    objective = Objective(unit=unit, clip_low=0.05, clip_high=0.1, dual_clip=3.0)
+    tensors = make_tensors(spread=1.0)
+    own = replace(tensors, clip_E=Clip.stack([Clip.of(objective)] * 3))
+    assert torch.equal(objective_value(Objective(unit=unit), own), objective_value(objective, tensors))
+    assert objective_value(objective, tensors) != objective_value(Objective(unit=unit), tensors)
 
 
 @pytest.mark.parametrize(("advantage", "expected"), [(1.0, 1.2), (-1.0, -math.exp(20.0))])
