@@ -162,7 +162,7 @@ def _show_call(console: Console, call: ToolCall) -> None:
     items = call.result if isinstance(call.result, (list, tuple)) else (call.result,)
     for item in items or ("nothing",):
         fields = item.items() if isinstance(item, Mapping) else [("", item)]
-        line = "  ".join(f"{name}={value}" if name else str(value) for name, value in fields)
+        line = ", ".join(f"{name}={value}" if name else str(value) for name, value in fields)
         console.print(Text("    " + textwrap.shorten(line, _ITEM_WIDTH, placeholder=" ..."), style="dim"))
 
 
