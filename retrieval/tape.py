@@ -41,7 +41,7 @@ class RecordingRetriever:
 
     Raises:
         SearchIndexError: the tape was recorded from another index.
-        RecordError: the file is damaged, or no tape.
+        RecordError: the file is damaged, no tape, or cannot be written.
     """
 
     def __init__(self, inner: Retriever, path: str | os.PathLike[str]) -> None:
@@ -49,8 +49,11 @@ class RecordingRetriever:
         self._path = Path(path)
         self.fingerprint = fingerprint_of(inner)
         """That of the retriever that answers."""
-        self._recorded = set(self._continue())
-        self._file = self._path.open("ab", buffering=0)
+        try:
+            self._recorded = set(self._continue())
+            self._file = self._path.open("ab", buffering=0)
+        except OSError as error:
+            raise RecordError(f"tape {str(path)!r} cannot be written: {error}") from error
 
     @property
     def num_passages(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,11 +14,13 @@ from rich.text import Text
 
 from srpo_envs.audit import format_event_table
 from srpo_envs.core import SetEnv
-from srpo_envs.records import ActiveSet, Episode, Event, Member, MemberOutput
+from srpo_envs.records import ActiveSet, Episode, Event, Member, MemberOutput, ToolCall
 from srpo_train.cli._errors import FAILED
 
 if TYPE_CHECKING:
     from srpo_train.engines.base import Engine
+
+_ITEM_WIDTH = 150
 
 
 class Player(Protocol):
@@ -146,9 +149,21 @@ def show_reading(console: Console, event: Event) -> None:
         console.print(reading)
     for call in event.tool_calls:
         if call.kind == "tool":
-            console.print(Text(f"  tool {call.name}({call.arguments}) -> {call.result}", style="dim"))
+            _show_call(console, call)
     penalty = f" (penalty {event.penalty:g})" if event.penalty else ""
     console.print(f"  reward {event.reward:g}{penalty}\n")
+
+
+def _show_call(console: Console, call: ToolCall) -> None:
+    """Show one tool call with a line for each item of its result."""
+    given = call.arguments.items() if isinstance(call.arguments, Mapping) else [("", call.arguments)]
+    arguments = ", ".join(f"{name}={value!r}" if name else repr(value) for name, value in given)
+    console.print(Text(f"  tool {call.name}({arguments})", style="dim"), soft_wrap=True)
+    items = call.result if isinstance(call.result, (list, tuple)) else (call.result,)
+    for item in items or ("nothing",):
+        fields = item.items() if isinstance(item, Mapping) else [("", item)]
+        line = ", ".join(f"{name}={value}" if name else str(value) for name, value in fields)
+        console.print(Text("    " + textwrap.shorten(line, _ITEM_WIDTH, placeholder=" ..."), style="dim"))
 
 
 def show_end(console: Console, episode: Episode) -> None:

@@ -144,6 +144,13 @@ def test_a_file_of_somebody_else_is_not_recorded_over(path, content):
     assert path.read_bytes() == content
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path, tmp_path / "file" / "tape.jsonl"):
+        with pytest.raises(RecordError, match="cannot be written"):
+            RecordingRetriever(KnownEngine(), path)
+
+
 def test_what_was_answered_survives_a_killed_process(path):
     here = Path(__file__).parent
     environment = os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{here.parents[1]}"}

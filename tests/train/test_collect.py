@@ -277,8 +277,8 @@ def test_a_thousand_episodes_leave_no_thread_and_no_file_behind(make_collector):
             for i in range(start, start + 250)
         ]
         assert len(collector.collect(jobs, SAMPLING).episodes) == 250
-    assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert threading.active_count() <= threads  # those of earlier tests may end meanwhile
+    assert len(os.listdir("/proc/self/fd")) <= files
     collector.close()
 
 

@@ -73,7 +73,9 @@ def test_info_names_the_set_the_malformed_texts_and_the_outcome(team, script):
     assert infos[0]["malformed"] == {"solver_1": "no boxed answer"}
     assert infos[0]["penalty"] == pytest.approx(0.1)
     assert infos[2]["agents"] == ()
-    assert infos[2]["outcome"] == {"reward": 1.0, "answer": gold, "correct": True, "stopped_by": "approval"}
+    metrics = {"num_drafts": 2, "num_malformed_drafts": 1, "approved": True}
+    expected = {"reward": 1.0, "answer": gold, "correct": True, "stopped_by": "approval", "metrics": metrics}
+    assert infos[2]["outcome"] == expected
 
 
 def test_a_missing_active_member_raises(team):

@@ -87,7 +87,9 @@ def test_the_end_carries_the_outcome_and_the_reasons(team, script):
     _, _, terminated, truncated, infos = results[-1]
     assert terminated == dict.fromkeys(AGENTS, True)
     assert truncated == dict.fromkeys(AGENTS, False)
-    assert infos["solver_0"]["outcome"] == {"reward": 1.0, "answer": gold, "correct": True, "stopped_by": "approval"}
+    metrics = {"num_drafts": 2, "num_malformed_drafts": 1, "approved": True}
+    expected = {"reward": 1.0, "answer": gold, "correct": True, "stopped_by": "approval", "metrics": metrics}
+    assert infos["solver_0"]["outcome"] == expected
 
 
 def test_truncation_reaches_every_agent_and_is_no_success(routed_team):
