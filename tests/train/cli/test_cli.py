@@ -341,8 +341,8 @@ def test_make_tiny_policy_overwrites_nothing(tmp_path: Path) -> None:
 
 
 def test_play_shows_a_line_for_each_passage_a_search_found() -> None:
-    answers = ("<route>1</route>", "<think></think><search>boss of Bafo</search>", "<verify>approve</verify>")
-    given = "".join(f"{answer}\n\n" for answer in (*answers, "<route>STOP</route>", "<think></think><answer>x</answer>"))
+    search = ("<route>1</route>", "<think></think><search>boss of Bafo</search>", "<verify>approve</verify>")
+    given = "\n\n".join((*search, "<route>STOP</route>", "<think></think><answer>x</answer>", ""))
     shown = srpo("play", "VillageSearch-v0", "--seed", 0, "--arg", "top_k=2", given=given).output
     assert "tool search(query='boss of Bafo', top_k=2)" in shown
     assert "id=Bafo-boss, title=Bafo, text=The boss of Bafo is Tiri." in shown
