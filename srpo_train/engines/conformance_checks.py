@@ -155,6 +155,14 @@ def company(bench: Bench) -> None:
     expect(backwards[::-1] == together, "a response depends on the order of requests")
 
 
+def crowd(bench: Bench) -> None:
+    """More prompt tokens at once than a batch holds: each request is answered as alone."""
+    requests = [bench.request(seed, prompt=bench.prompts[1] * 4) for seed in range(100)]
+    together = bench.tokens(requests)
+    alone = [bench.tokens([request])[0] for request in requests[::25]]
+    expect(alone == together[::25], "a response depends on how much there is to do")
+
+
 def samples(bench: Bench) -> None:
     """Samples: n of one prompt with n seeds differ, and the same seeds repeat them."""
     requests = [bench.request(seed, prompt=bench.prompts[0]) for seed in (*range(16), 2**62, 2**63 - 1)]
@@ -437,6 +445,7 @@ CHECKS: tuple[Callable[[Bench], None], ...] = (
     record,
     nothing,
     company,
+    crowd,
     samples,
     limits,
     ends,

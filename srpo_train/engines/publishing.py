@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -59,11 +59,17 @@ class PublishingEngine(Engine, Protocol):
 
 
 def weights_of(policy: Policy) -> Iterable[tuple[str, Tensor]]:
-    """Return what an engine needs to answer as a policy: every tensor of its state by name.
+    """Return what an engine needs to answer as a policy: every tensor of its state by name, or of its adapter's.
 
     That includes both names of tied tensors: an engine that is given one of them may leave the other as it was.
     """
-    return policy.model.state_dict().items()
+    state: Mapping[str, Tensor] = (share_of(policy) or policy.model).state_dict()
+    return state.items()
+
+
+def share_of(policy: Policy) -> Any:
+    """Return the policy's part of a base that other policies use too; None when its model is its own."""
+    return getattr(policy, "share", None)
 
 
 @dataclass(frozen=True, slots=True)

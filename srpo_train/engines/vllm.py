@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -14,7 +16,8 @@ from srpo_envs.errors import EngineError
 from srpo_train.config import VllmConfig
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling
 from srpo_train.engines.limits import given_up, overlong, room_for
-from srpo_train.engines.publishing import WeightSpecs, of_version, weights_of
+from srpo_train.engines.publishing import WeightSpecs, of_version, share_of, weights_of
+from srpo_train.engines.vllm_adapters import BASE_VERSION, AdapterWeights, BaseWeights, StoredAdapter
 from srpo_train.engines.vllm_host import VllmHost
 from srpo_train.policies.policy import Policy
 
@@ -34,6 +37,10 @@ class Weights(Protocol):
 
     def stamp(self, version: int) -> str:
         """Return how vLLM marks what it samples while a version of these weights is published."""
+        ...
+
+    def close(self) -> None:
+        """Release what was needed to publish."""
         ...
 
 
@@ -58,6 +65,9 @@ class WholeModel:
     def stamp(self, version: int) -> str:
         """Return the version: the model has no other weights."""
         return str(version)
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -188,6 +198,7 @@ class VllmEngine:
         if not self._is_closed:
             self._is_closed = True
             self._submitted.clear()
+            self._weights.close()
             self._host.num_users -= 1
             if not self._host.num_users:
                 self._host.close()
@@ -271,10 +282,46 @@ class VllmEngine:
 
 
 def open_engines(policies: Iterable[Policy], options: VllmConfig | None = None) -> dict[str, VllmEngine]:
-    """Start vLLM for each policy, and return the engines by policy id.
+    """Start vLLM for some policies, and return the engines by policy id, with the policies' weights in them.
+
+    Policies over one base share a vLLM; any other policy has one of its own.
 
     Raises:
         MissingExtraError: vLLM is not installed.
         EngineError: vLLM cannot be made, or does not take the weights.
     """
-    return {policy.policy_id: VllmEngine.open(policy, options) for policy in policies}
+    options = options or VllmConfig()
+    engines: dict[str, VllmEngine] = {}
+    by_base: dict[Any, list[Policy]] = {}
+    for policy in policies:
+        share = share_of(policy)
+        if share is None:
+            engines[policy.policy_id] = VllmEngine.open(policy, options)
+        else:
+            by_base.setdefault(share.base, []).append(policy)
+    for base, group in by_base.items():
+        engines |= _open_group(base, group, options)
+    return engines
+
+
+def _open_group(base: Any, policies: Sequence[Policy], options: VllmConfig) -> dict[str, VllmEngine]:
+    """Start one vLLM for policies over one base."""
+    adapters = {policy.policy_id: _stored(policy) for policy in policies if share_of(policy).name is not None}
+    ranks = [adapter.rank for adapter in adapters.values()]
+    host = VllmHost.open(policies[0], options, num_adapters=len(adapters), lora_rank=max(ranks, default=0))
+    host.push(BASE_VERSION, base.state_dict())
+    engines = {}
+    for number, policy in enumerate(policies, start=1):
+        adapter = adapters.get(policy.policy_id)
+        weights = AdapterWeights(policy.policy_id, host, number, adapter) if adapter else BaseWeights(policy.policy_id)
+        engine = VllmEngine(policy, host, weights, max_model_len=options.max_model_len)
+        if adapter:
+            engine.publish(policy.version, adapter.tensors.items())
+        engines[policy.policy_id] = engine
+    return engines
+
+
+def _stored(policy: Policy) -> StoredAdapter:
+    with tempfile.TemporaryDirectory(prefix="srpo-adapter-") as folder:
+        policy.save(folder)
+        return StoredAdapter(Path(folder))

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _CPU_BLOCK_SIZE = 32
 _CPU_KV_CACHE_BYTES = 64 << 20
+_CPU_BATCH_TOKENS = 4096
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks for which vLLM has kernels."""
 
@@ -242,8 +243,14 @@ def _arguments(policy: Policy, options: VllmConfig) -> dict[str, Any]:
         "disable_log_stats": True,
     }
     if is_cpu():
-        arguments |= {"enforce_eager": True, "block_size": _CPU_BLOCK_SIZE}
-        arguments["kv_cache_memory_bytes"] = options.kv_cache_memory_bytes or _CPU_KV_CACHE_BYTES
+        arguments |= {
+            "enforce_eager": True,
+            "block_size": _CPU_BLOCK_SIZE,
+            "kv_cache_memory_bytes": options.kv_cache_memory_bytes or _CPU_KV_CACHE_BYTES,
+            # A prompt in pieces makes vLLM rewind the request's generator, which a CPU's cannot.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(_CPU_BATCH_TOKENS, arguments["max_model_len"] or 0),
+        }
     elif options.sleep and can_sleep():
         arguments["enable_sleep_mode"] = True
     return arguments
