@@ -79,6 +79,7 @@ def check_engine(
     tolerance: float | None = None,
     decode: Callable[[Sequence[int]], str] | None = None,
     eos_ids: Sequence[int] | None = None,
+    checks: Sequence[Callable[[Bench], None]] = CHECKS,
 ) -> ConformanceReport:
     """Try every promise on an engine.
 
@@ -91,6 +92,7 @@ def check_engine(
         tolerance: Largest difference of a log-probability; None decides by the policy's number format.
         decode: Text of tokens; None takes the policy's.
         eos_ids: Tokens that end a response; None takes the policy's.
+        checks: What to try.
 
     Raises:
         ConfigError: there is neither a policy nor a way to decode.
@@ -106,7 +108,7 @@ def check_engine(
         stops=stops,
         tolerance=_tolerance(policy) if tolerance is None else tolerance,
     )
-    results = tuple(_try(check, bench) for check in CHECKS)
+    results = tuple(_try(check, bench) for check in checks)
     return ConformanceReport(engine=type(bench.engine).__name__, results=results)
 
 
