@@ -195,10 +195,10 @@ class VllmConfig(_Section):
     """Number format there; `policy` takes that of the policy."""
     gpu_memory_utilization: _Probability = 0.4
     """Share of a GPU's memory for vLLM's weights and cache; what is left is the trainer's when they share the GPU."""
-    kv_cache_memory_bytes: PositiveInt | None = None
-    """Size of the cache per GPU, in place of that share; on a CPU 64 MiB when left out."""
-    max_model_len: PositiveInt | None = None
-    """Most tokens of prompt and response together; the policy's context when left out."""
+    kv_cache_memory_bytes: NonNegativeInt = 0
+    """Size of the cache per GPU, in place of that share; 0 keeps to the share, and to 64 MiB on a CPU."""
+    max_model_len: NonNegativeInt = 0
+    """Most tokens of prompt and response together; 0 takes the policy's context."""
     max_num_seqs: PositiveInt = 256
     """Responses that are decoded together."""
     enforce_eager: bool = False

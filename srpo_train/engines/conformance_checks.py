@@ -157,7 +157,7 @@ def company(bench: Bench) -> None:
 
 def crowd(bench: Bench) -> None:
     """More prompt tokens at once than a batch holds: each request is answered as alone."""
-    requests = [bench.request(seed, prompt=bench.prompts[1] * 4) for seed in range(100)]
+    requests = [bench.request(seed, prompt=_long(bench)) for seed in range(100)]
     together = bench.tokens(requests)
     alone = [bench.tokens([request])[0] for request in requests[::25]]
     expect(alone == together[::25], "a response depends on how much there is to do")
@@ -169,6 +169,11 @@ def samples(bench: Bench) -> None:
     first, again = bench.tokens(requests), bench.tokens(requests)
     expect(len(set(first)) > len(first) // 2, f"{len(set(first))} different responses to {len(first)} seeds")
     expect(first == again, "a second call gives other tokens")
+
+
+def _long(bench: Bench) -> str:
+    """A prompt of several blocks of a cache."""
+    return max(bench.prompts, key=len) * 4
 
 
 # --- ends ---------------------------------------------------------------------------------------------------------
@@ -358,7 +363,8 @@ def _drain(engine: StreamingEngine, count: int, ignored: Collection[str] = ()) -
 
 def publication(bench: Bench) -> None:
     """After an update, greedy decoding follows the new weights, and the version is theirs."""
-    requests = [bench.request(seed) for seed in range(3)]
+    # The long prompt fills blocks of a prefix cache, which must not outlive the weights they were computed with.
+    requests = [*(bench.request(seed) for seed in range(3)), bench.request(0, prompt=_long(bench))]
     before = bench.tokens(requests, _GREEDY)
     with _other_weights(bench):
         after = bench.sample(requests, _GREEDY)
@@ -393,14 +399,13 @@ def publication_under_way(bench: Bench) -> None:
     """What is under way when weights are published never passes for an answer of the new ones."""
     engine = _streaming(bench)
     _publishing(bench)
-    engine.submit([bench.request(seed) for seed in range(8)], Sampling())
+    engine.submit([bench.request(seed, prompt=_long(bench)) for seed in range(8)], Sampling())
     done = engine.poll(0.0)
     with _other_weights(bench):
         late = engine.poll(0.0)
         expect(all(generation.finish_reason == "abort" for generation in late), "an answer of two versions")
         expect(len(done) + len(late) == 8, f"{8 - len(done) - len(late)} requests are lost")
-        request = bench.request(0)
-        engine.submit([request], _GREEDY)
+        engine.submit([bench.request(0, prompt=_long(bench))], _GREEDY)
         (fresh,) = _drain(engine, 1)
         expected = bench.most_likely(fresh.prompt_token_ids, _LIMIT)
         expect(fresh.token_ids == expected, "the first answer afterwards is not that of the new weights")

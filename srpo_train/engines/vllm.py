@@ -92,10 +92,10 @@ class VllmEngine:
         policy: Whose prompts it encodes and whose responses it decodes.
         host: The vLLM that samples; several engines may share one.
         weights: What this engine publishes there. The policy's weights must be published before the first request.
-        max_model_len: Context of the host.
+        max_model_len: Context of the host; 0 for the policy's.
     """
 
-    def __init__(self, policy: Policy, host: VllmHost, weights: Weights, *, max_model_len: int | None = None) -> None:
+    def __init__(self, policy: Policy, host: VllmHost, weights: Weights, *, max_model_len: int = 0) -> None:
         self._policy = policy
         self._host = host
         self._weights = weights

@@ -15,9 +15,9 @@ from torch import Tensor
 from srpo_envs.errors import EngineError
 from srpo_train.config import VllmConfig
 from srpo_train.engines.publishing import PushProgress, run_within
-from srpo_train.engines.vllm_library import can_sleep, import_vllm, is_cpu, unchanged_process
+from srpo_train.engines.vllm_library import can_sleep, import_vllm, is_cpu, living, unchanged_process
 from srpo_train.engines.vllm_sampler import keep_whole_distribution
-from srpo_train.engines.vllm_transfer import reload, reload_from_file, transfer, transfer_options
+from srpo_train.engines.vllm_transfer import reload, reload_from_file, stamp, transfer, transfer_options
 
 if TYPE_CHECKING:
     from srpo_train.policies.policy import Policy
@@ -68,6 +68,7 @@ class VllmHost:
         self._numbers = itertools.count()
         self._waiting: dict[str, OnFinished] = {}
         self._fault = ""
+        living.add(llm)
         self._keeps_whole_distribution = False
         self.num_users = 0
         """Engines that use it; the last one to leave closes it."""
@@ -118,13 +119,18 @@ class VllmHost:
             ValueError: vLLM refuses the request.
             EngineError: the host has failed.
         """
+        from vllm.exceptions import VLLMClientError
+
         self._require_sound()
         self._wake()
         if not self._keeps_whole_distribution and (params.top_p < 1 or params.top_k > 0):
             self._llm.collective_rpc(keep_whole_distribution)
             self._keeps_whole_distribution = True
         name = f"{self._name}/{next(self._numbers)}"
-        self._llm.llm_engine.add_request(name, {"prompt_token_ids": list(prompt)}, params, lora_request=lora)
+        try:
+            self._llm.llm_engine.add_request(name, {"prompt_token_ids": list(prompt)}, params, lora_request=lora)
+        except VLLMClientError as error:
+            raise ValueError(str(error)) from error
         self._waiting[name] = on_finished
         return name
 
@@ -159,7 +165,8 @@ class VllmHost:
         """
         send = reload_from_file if self._num_workers > 1 else transfer if self._has_transfer else reload
         progress = PushProgress(weights)
-        self._change(f"version {version}", lambda: send(self._llm, version, progress), progress)
+        self._change(f"version {version}", lambda: send(self._llm, progress), progress)
+        stamp(self._llm, version)
 
     def load_adapter(self, lora: Any) -> None:
         """Load an adapter, in the place of the one with its number.
@@ -177,10 +184,10 @@ class VllmHost:
             self._is_asleep = True
 
     def close(self) -> None:
-        """End vLLM, and release its memory."""
+        """End vLLM; its memory is released when no other one is left in this process."""
         if self._llm is not None:
             self._fail("it is closed")
-            self._llm.llm_engine.engine_core.shutdown()
+            living.leave(self._llm)
             self._llm = None
 
     def _change(self, what: str, call: Callable[[], None], progress: object) -> None:
@@ -236,7 +243,7 @@ def _arguments(policy: Policy, options: VllmConfig) -> dict[str, Any]:
         "enforce_eager": options.enforce_eager,
         "tensor_parallel_size": options.tensor_parallel_size,
         "gpu_memory_utilization": options.gpu_memory_utilization,
-        "kv_cache_memory_bytes": options.kv_cache_memory_bytes,
+        "kv_cache_memory_bytes": options.kv_cache_memory_bytes or None,
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",  # requests say how to sample; a checkpoint's own settings would be added
         "async_scheduling": False,  # no batch is under way between two steps, so a push never meets one

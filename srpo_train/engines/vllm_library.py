@@ -40,6 +40,31 @@ def import_vllm() -> Any:
     return vllm
 
 
+class _Living:
+    """The `LLM`s of this process: vLLM tears down what all of them share when it ends any of them."""
+
+    def __init__(self) -> None:
+        self._in_use: list[Any] = []
+        self._left: list[Any] = []
+
+    def add(self, llm: Any) -> None:
+        """Keep one, so that it does not end by being forgotten."""
+        self._in_use.append(llm)
+
+    def leave(self, llm: Any) -> None:
+        """End one, if it is the last; otherwise it ends with the last."""
+        self._in_use.remove(llm)
+        self._left.append(llm)
+        if not self._in_use:
+            for ended in self._left:
+                ended.llm_engine.engine_core.shutdown()
+            self._left.clear()
+
+
+living = _Living()
+"""The `LLM`s of this process."""
+
+
 def is_cpu() -> bool:
     """Whether vLLM runs on the CPU."""
     from vllm.platforms import current_platform

@@ -35,19 +35,19 @@ def transfer_options() -> dict[str, Any]:
     return {"weight_transfer_config": WeightTransferConfig(backend=BACKEND)}
 
 
-def transfer(llm: Any, version: int, weights: PushProgress) -> None:
-    """Put tensors into the model through vLLM's weight-transfer interface, which then stamps what it samples."""
+def transfer(llm: Any, weights: PushProgress) -> None:
+    """Put tensors into the model through vLLM's weight-transfer interface."""
     llm.start_weight_update()
     llm.update_weights({"update_info": {"weights": weights}})
-    llm.finish_weight_update(str(version))
+    llm.finish_weight_update()
 
 
-def reload(llm: Any, version: int, weights: PushProgress) -> None:
+def reload(llm: Any, weights: PushProgress) -> None:
     """Put tensors into the model of a worker in this process, without the weight-transfer interface."""
     llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
 
 
-def reload_from_file(llm: Any, version: int, weights: PushProgress) -> None:
+def reload_from_file(llm: Any, weights: PushProgress) -> None:
     """Put tensors into the models of workers in other processes, through a file that lies in memory where it can."""
     from safetensors.torch import save_file
 
@@ -59,6 +59,12 @@ def reload_from_file(llm: Any, version: int, weights: PushProgress) -> None:
         save_file(copies, path)
         weights.follow(Path(folder))
         llm.collective_rpc(functools.partial(_reload_worker, path=path))
+
+
+def stamp(llm: Any, version: int) -> None:
+    """Let vLLM write a version on what it samples from now on; without effect where this vLLM cannot."""
+    if hasattr(llm, "update_weight_version"):
+        llm.update_weight_version(str(version))
 
 
 class StoredTensors(Mapping[str, Tensor]):

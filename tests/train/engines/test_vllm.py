@@ -60,9 +60,20 @@ def policy():
     return conformance_policy()
 
 
+@pytest.fixture(scope="module")
+def served():
+    """An engine that tests must leave able to work, and its policy."""
+    from srpo_train.engines.vllm import VllmEngine
+
+    policy = conformance_policy()
+    engine = VllmEngine.open(policy)
+    yield engine, policy
+    engine.close()
+
+
 @pytest.fixture
 def open_engine(policy):
-    """Opens engines and closes them."""
+    """Opens engines that tests may spoil."""
     from srpo_train.engines.vllm import VllmEngine
 
     opened = []
@@ -98,48 +109,51 @@ def test_it_keeps_them_without_the_weight_transfer_interface(policy, monkeypatch
     check_engine(lambda: VllmEngine.open(policy), policy, checks=checks).require()
 
 
-def test_a_published_update_decides_greedy_decoding_and_the_version(policy, open_engine):
-    engine = open_engine()
+def test_a_published_update_decides_greedy_decoding_and_the_version(served):
+    engine, policy = served
+    begun = engine.published_version
     before = engine.generate(make_requests(3), GREEDY)
     perturb(policy)
     stale = engine.generate(make_requests(3), GREEDY)
     assert tokens_of(stale) == tokens_of(before)  # a copy: nothing reaches it by itself
-    engine.publish(7, weights_of(policy))
+    engine.publish(begun + 7, weights_of(policy))
     after = engine.generate(make_requests(3), GREEDY)
     assert tokens_of(after) == [greedy_tokens(policy, generation) for generation in after]
     assert tokens_of(after) != tokens_of(before)
-    assert [g.policy_version for g in (*before, *after)] == [0, 0, 0, 7, 7, 7]
+    assert [g.policy_version for g in (*before, *after)] == [begun] * 3 + [begun + 7] * 3
 
 
-def test_two_policies_in_one_process_have_weights_of_their_own(policy, open_engine):
-    first = open_engine()
-    other = conformance_policy()
-    perturb(other)
-    from srpo_train.engines.vllm import VllmEngine
-
-    second = VllmEngine.open(other)
-    try:
-        for engine, own in ((first, policy), (second, other)):
-            for generation in engine.generate(make_requests(3), GREEDY):
-                assert generation.token_ids == greedy_tokens(own, generation)
-    finally:
-        second.close()
+def test_two_policies_in_one_process_have_weights_of_their_own(served, policy, open_engine):
+    perturb(policy, seed=1)
+    second = open_engine()
+    for engine, own in (served, (second, policy)):
+        for generation in engine.generate(make_requests(3), GREEDY):
+            assert generation.token_ids == greedy_tokens(own, generation)
 
 
-def test_what_vllm_stamps_with_another_version_is_refused(policy, open_engine):
-    engine = open_engine()
-    engine._host._llm.update_weight_version("99")  # as if somebody else had pushed
+def test_what_vllm_stamps_with_another_version_is_refused(served):
+    engine, policy = served
+    engine._host._llm.update_weight_version("999")  # as if somebody else had pushed
     refused = engine.generate(make_requests(2), Sampling())
     assert {generation.finish_reason for generation in refused} == {"abort"}
-    assert "while version 0 is published" in refused[0].abort_reason
-    engine.publish(1, weights_of(policy))
-    assert {generation.policy_version for generation in engine.generate(make_requests(2), Sampling())} == {1}
+    assert f"while version {engine.published_version} is published" in refused[0].abort_reason
+    engine.publish(engine.published_version + 1, weights_of(policy))
+    fresh = engine.generate(make_requests(2), Sampling())
+    assert {generation.policy_version for generation in fresh} == {engine.published_version}
+
+
+def test_a_token_that_the_model_lacks_is_an_abort_for_good(served, monkeypatch):
+    engine, policy = served
+    monkeypatch.setattr(policy, "encode_prompt", lambda text: (1, 10**6))
+    (refused,) = engine.generate(make_requests(1), Sampling())
+    assert refused.finish_reason == "abort"
+    assert refused.is_hopeless
 
 
 def test_a_push_that_fails_names_rank_and_tensor_and_ends_the_engine(policy, open_engine, monkeypatch):
     engine = open_engine()
 
-    def fail(llm, version, weights) -> None:
+    def fail(llm, weights) -> None:
         tensors = iter(weights)
         next(tensors), next(tensors)
         raise RuntimeError("the link is down")
@@ -157,7 +171,7 @@ def test_a_push_that_fails_names_rank_and_tensor_and_ends_the_engine(policy, ope
 def test_a_push_that_hangs_names_rank_and_tensor_within_its_time(policy, open_engine, monkeypatch):
     engine = open_engine(VllmConfig(publish_timeout_s=2.0))
 
-    def hang(llm, version, weights) -> None:
+    def hang(llm, weights) -> None:
         next(iter(weights))
         time.sleep(30)
 
@@ -177,24 +191,12 @@ def test_logits_that_are_not_numbers_end_the_engine(policy, open_engine):
         engine.generate(make_requests(1), Sampling())
 
 
-def test_the_process_keeps_its_random_state_and_its_threads(policy, open_engine):
+def test_a_smaller_context_of_vllm_is_the_engine_s_and_the_process_stays_as_it_was(open_engine):
     torch.manual_seed(1)
     state, set_num_threads = torch.random.get_rng_state(), torch.set_num_threads
-    open_engine()
+    engine = open_engine(VllmConfig(max_model_len=64))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.set_num_threads is set_num_threads
-
-
-def test_a_token_that_the_model_lacks_is_an_abort_for_good(policy, open_engine, monkeypatch):
-    engine = open_engine()
-    monkeypatch.setattr(policy, "encode_prompt", lambda text: (1, 10**6))
-    (refused,) = engine.generate(make_requests(1), Sampling())
-    assert refused.finish_reason == "abort"
-    assert refused.is_hopeless
-
-
-def test_a_smaller_context_of_vllm_is_the_engine_s(policy, open_engine):
-    engine = open_engine(VllmConfig(max_model_len=64))
     short = dataclasses.replace(make_requests(1)[0], prompt="a" * 40, max_new_tokens=60)
     long = dataclasses.replace(make_requests(2)[1], prompt="a" * 64)
     answered, aborted = engine.generate([short, long], Sampling())
