@@ -49,7 +49,7 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 	touch $@
 
 test-vllm: $(VLLM_STAMP)
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/train/engines/test_vllm.py tests/train/engines/test_vllm_training.py
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/train/engines/test_vllm*.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from srpo_envs.errors import ConfigError, ConformanceError, MissingExtraError, SrpoError, near_miss
+from srpo_train.engines.background import BackgroundEngine
 from srpo_train.engines.base import Engine, GenerationRequest
 from srpo_train.engines.conformance_checks import CHECKS, Bench, Broken, NotApplicable
 from srpo_train.engines.conformance_policy import PROMPTS, conformance_policy
@@ -108,7 +109,10 @@ def check_engine(
         stops=stops,
         tolerance=_tolerance(policy) if tolerance is None else tolerance,
     )
-    results = tuple(_try(check, bench) for check in checks)
+    try:
+        results = tuple(_try(check, bench) for check in checks)
+    finally:
+        bench.engine.close()
     return ConformanceReport(engine=type(bench.engine).__name__, results=results)
 
 
@@ -154,6 +158,13 @@ def _check_transformers() -> ConformanceReport:
     return check_engine(lambda: TransformersEngine(policy), policy)
 
 
+def _check_background() -> ConformanceReport:
+    from srpo_train.engines.transformers import TransformersEngine
+
+    policy = conformance_policy()
+    return check_engine(lambda: BackgroundEngine(TransformersEngine(policy)), policy)
+
+
 def _check_vllm() -> ConformanceReport:
     from srpo_train.engines.vllm import VllmEngine
 
@@ -164,6 +175,7 @@ def _check_vllm() -> ConformanceReport:
 ENGINES: dict[str, Callable[[], ConformanceReport]] = {
     "scripted": _check_scripted,
     "transformers": _check_transformers,
+    "background": _check_background,
     "vllm": _check_vllm,
 }
 """The suite on each engine of this package."""

@@ -18,7 +18,6 @@ from srpo_envs.errors import EngineError
 from srpo_train.batching import MemberRow
 from srpo_train.engines.base import Engine, Generation, GenerationRequest, Sampling, StreamingEngine
 from srpo_train.engines.publishing import PublishingEngine, weights_of
-from srpo_train.policies.logprobs import ModelScorer
 from srpo_train.policies.policy import Policy
 
 _GREEDY = Sampling(temperature=0.0)
@@ -102,7 +101,7 @@ class Bench:
             token_ids=generation.token_ids,
         )
         with torch.no_grad():
-            return ModelScorer(model=self.model.model, temperature=temperature)([row]).logprobs_MT[0]
+            return self.model.scorer(temperature=temperature)([row]).logprobs_MT[0]
 
     def most_likely(self, prompt: tuple[int, ...], count: int) -> tuple[int, ...]:
         """Return the policy's greedy response, one forward pass a token."""
@@ -422,16 +421,20 @@ def _publishing(bench: Bench) -> PublishingEngine:
 def _other_weights(bench: Bench) -> Iterator[None]:
     """Change the policy's weights in the body, publish them where the engine has a copy, and take them back."""
     policy = bench.model
-    kept = {name: tensor.clone() for name, tensor in policy.model.state_dict().items()}
+    own = policy.share.parameters() if policy.share else list(policy.model.parameters())
+    kept = [parameter.detach().clone() for parameter in own]
     with torch.no_grad():
-        for number, parameter in enumerate(policy.model.parameters()):
+        for number, parameter in enumerate(own):
             noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
-            parameter.add_((0.3 * parameter.float().std() * noise.to(parameter.device)).to(parameter.dtype))
+            size = 0.3 * (parameter.float().std().item() or 0.1)  # a fresh adapter is 0 in one of its factors
+            parameter.add_((size * noise).to(parameter))
     try:
         _publish(bench)
         yield
     finally:
-        policy.model.load_state_dict(kept)
+        with torch.no_grad():
+            for parameter, before in zip(own, kept, strict=True):
+                parameter.copy_(before)
         _publish(bench)
 
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -63,13 +63,8 @@ def weights_of(policy: Policy) -> Iterable[tuple[str, Tensor]]:
 
     That includes both names of tied tensors: an engine that is given one of them may leave the other as it was.
     """
-    state: Mapping[str, Tensor] = (share_of(policy) or policy.model).state_dict()
+    state: Mapping[str, Tensor] = (policy.share or policy.model).state_dict()
     return state.items()
-
-
-def share_of(policy: Policy) -> Any:
-    """Return the policy's part of a base that other policies use too; None when its model is its own."""
-    return getattr(policy, "share", None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from srpo_envs.errors import EngineError
 from srpo_train.config import VllmConfig
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling
 from srpo_train.engines.limits import given_up, overlong, room_for
-from srpo_train.engines.publishing import WeightSpecs, of_version, share_of, weights_of
+from srpo_train.engines.publishing import WeightSpecs, of_version, weights_of
 from srpo_train.engines.vllm_adapters import BASE_VERSION, AdapterWeights, BaseWeights, StoredAdapter
 from srpo_train.engines.vllm_host import VllmHost
 from srpo_train.policies.policy import Policy
+from srpo_train.policies.shared_base import SharedBase
 
 _SEEDS = 2**63
 """vLLM keeps seeds in signed 64-bit integers, and takes -1 for none."""
@@ -292,21 +293,20 @@ def open_engines(policies: Iterable[Policy], options: VllmConfig | None = None) 
     """
     options = options or VllmConfig()
     engines: dict[str, VllmEngine] = {}
-    by_base: dict[Any, list[Policy]] = {}
+    by_base: dict[SharedBase, list[Policy]] = {}
     for policy in policies:
-        share = share_of(policy)
-        if share is None:
+        if policy.share is None:
             engines[policy.policy_id] = VllmEngine.open(policy, options)
         else:
-            by_base.setdefault(share.base, []).append(policy)
+            by_base.setdefault(policy.share.base, []).append(policy)
     for base, group in by_base.items():
         engines |= _open_group(base, group, options)
     return engines
 
 
-def _open_group(base: Any, policies: Sequence[Policy], options: VllmConfig) -> dict[str, VllmEngine]:
+def _open_group(base: SharedBase, policies: Sequence[Policy], options: VllmConfig) -> dict[str, VllmEngine]:
     """Start one vLLM for policies over one base."""
-    adapters = {policy.policy_id: _stored(policy) for policy in policies if share_of(policy).name is not None}
+    adapters = {policy.policy_id: _stored(policy) for policy in policies if policy.share and policy.share.name}
     ranks = [adapter.rank for adapter in adapters.values()]
     host = VllmHost.open(policies[0], options, num_adapters=len(adapters), lora_rank=max(ranks, default=0))
     host.push(BASE_VERSION, base.state_dict())
@@ -316,7 +316,7 @@ def _open_group(base: Any, policies: Sequence[Policy], options: VllmConfig) -> d
         weights = AdapterWeights(policy.policy_id, host, number, adapter) if adapter else BaseWeights(policy.policy_id)
         engine = VllmEngine(policy, host, weights, max_model_len=options.max_model_len)
         if adapter:
-            engine.publish(policy.version, adapter.tensors.items())
+            engine.publish(policy.version, weights_of(policy))
         engines[policy.policy_id] = engine
     return engines
 

@@ -88,7 +88,9 @@ class VllmHost:
             EngineError: vLLM cannot be made, such as for an architecture it does not know.
         """
         vllm = import_vllm()
-        arguments = _arguments(policy, options) | transfer_options()
+        arguments = _arguments(policy, options)
+        if options.tensor_parallel_size == 1:  # our end of the interface is registered in this process alone
+            arguments |= transfer_options()
         if num_adapters:
             # One place more than adapters: on a CPU, rows without an adapter compute with that of the last place.
             arguments |= {"enable_lora": True, "max_loras": num_adapters + 1, "max_lora_rank": _rounded(lora_rank)}

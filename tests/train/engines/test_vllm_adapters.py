@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from srpo_envs.errors import EngineError
-from srpo_train.config import VllmConfig
+from srpo_train.config import AdapterConfig, VllmConfig
 from srpo_train.engines import GenerationRequest, Sampling
+from srpo_train.engines.conformance import check_engine
+from srpo_train.engines.conformance_checks import company, logprobs, record
 from srpo_train.engines.conformance_policy import PROMPTS, conformance_policy
+from srpo_train.policies import Policy
 
 for package in ("vllm", "peft"):
     if importlib.util.find_spec(package) is None:
@@ -54,6 +57,23 @@ def logprob_gap(model, generation) -> float:
         logprobs = model(ids).logits[0, len(generation.prompt_token_ids) - 1 : -1].log_softmax(-1)
     expected = logprobs.gather(-1, torch.tensor(generation.token_ids)[:, None])[:, 0]
     return float((expected - torch.tensor(generation.logprobs)).abs().max())
+
+
+def test_an_adapter_keeps_every_promise_of_an_engine():
+    from srpo_train.engines.vllm import open_engines
+    from srpo_train.policies.shared_base import SharedBase
+
+    plain = conformance_policy()
+    base = SharedBase(plain.model, plain.tokenizer)
+    share = base.new_adapter("solver", AdapterConfig(rank=4, alpha=8.0), 0)
+    policy = Policy(policy_id="solver", model=base.model, tokenizer=base.tokenizer, share=share)
+    frozen = Policy(policy_id="frozen", model=base.model, tokenizer=base.tokenizer, share=base.alone())
+    engines = open_engines([policy, frozen])
+    try:
+        check_engine(lambda: engines["solver"], policy).require()
+        check_engine(lambda: engines["frozen"], frozen, checks=[record, logprobs, company]).require()
+    finally:
+        engines["frozen"].close()
 
 
 @pytest.fixture(scope="module")
