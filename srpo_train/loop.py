@@ -25,8 +25,9 @@ from srpo_train.checkpoint import CheckpointStore
 from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
 from srpo_train.config import EnvConfig, Recipe
 from srpo_train.engines.background import as_streaming
-from srpo_train.engines.base import Engine, Sampling
-from srpo_train.engines.transformers import TransformersEngine
+from srpo_train.engines.base import Sampling
+from srpo_train.engines.making import make_engines
+from srpo_train.engines.publishing import PublishingEngine, weights_of
 from srpo_train.evaluation import evaluate, require_tasks
 from srpo_train.experience import Experience, build_experience
 from srpo_train.learner import Learner, PolicySettings
@@ -107,10 +108,7 @@ class Trainer:
         )
         if checkpoint:
             self._restore(self._store.load_state(checkpoint))
-        self._engines: dict[str, Engine] = {
-            policy.policy_id: TransformersEngine(policy, max_batch_tokens=recipe.engine.max_batch_tokens)
-            for policy in self._team
-        }
+        self._engines = make_engines(self._team, recipe.engine)
         if recipe.rollout.mode == "asynchronous":
             self._engines = {policy_id: as_streaming(engine) for policy_id, engine in self._engines.items()}
         self._monitor = Monitor()
@@ -201,10 +199,24 @@ class Trainer:
         if not experience.batch.num_events:
             logger.warning("step %d: no complete event to train on; the weights stay as they are", step + 1)
             return {}
+        for engine in self._publishing.values():
+            engine.release_memory()
         metrics = self._learner.update(experience.batch, step=step, seed=derive_seed(self.recipe.seed, "deal", step))
         for policy in self._trained:
             policy.version += 1
+        self._publish()
         return metrics | {"train/policy_version": float(max(policy.version for policy in self._trained))}
+
+    @property
+    def _publishing(self) -> dict[str, PublishingEngine]:
+        return {name: engine for name, engine in self._engines.items() if isinstance(engine, PublishingEngine)}
+
+    def _publish(self) -> None:
+        """Bring engines with a copy of the weights up to date, before anything is sampled again."""
+        engines = self._publishing
+        for policy in self._trained:
+            if policy.policy_id in engines:
+                engines[policy.policy_id].publish(policy.version, weights_of(policy))
 
     def _evaluate(self) -> dict[str, float]:
         begun = time.monotonic()

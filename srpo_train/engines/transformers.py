@@ -10,6 +10,7 @@ from srpo_envs.errors import ConfigError, EngineError
 from srpo_train.engines.attention import grouped_decode_attention
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling
 from srpo_train.engines.decoding import Row, Sampled, decode_batch, plan_batches
+from srpo_train.engines.limits import overlong, room_for
 from srpo_train.engines.stopping import StopTexts
 from srpo_train.policies.policy import Policy
 
@@ -65,7 +66,7 @@ class TransformersEngine:
         rows = [
             Row(index=index, prompt=prompt, limit=limit, seed=request.seed, stops=request.stop)
             for index, request in enumerate(requests)
-            if (limit := self._limit(request, prompt := encode[request.prompt])) > 0
+            if (limit := room_for(request, prompt := encode[request.prompt], self._context_length)) > 0
         ]
         sampled = self._sample(rows, sampling)
         timings = {"generate_s": time.perf_counter() - started}
@@ -76,13 +77,6 @@ class TransformersEngine:
 
     def close(self) -> None:
         """Do nothing: the model belongs to the policy."""
-
-    def _limit(self, request: GenerationRequest, prompt: tuple[int, ...]) -> int:
-        """Tokens this request may sample; 0 when it cannot be answered."""
-        if not prompt:
-            return 0
-        room = request.max_new_tokens if self._context_length is None else self._context_length - len(prompt)
-        return min(request.max_new_tokens, room)
 
     def _sample(self, rows: Sequence[Row], sampling: Sampling) -> Mapping[int, Sampled]:
         batches = plan_batches(rows, max_tokens=self._max_batch_tokens, max_rows=self._max_batch_size)
@@ -107,21 +101,12 @@ class TransformersEngine:
         timings: Mapping[str, float],
     ) -> Generation:
         if sampled is None:
-            reason = (
-                f"the prompt has {len(prompt)} tokens, the context of policy {self.policy_id!r} holds "
-                f"{self._context_length} with at least one to sample"
-            )
-            return Generation(
-                request_id=request.request_id,
-                text="",
-                prompt_token_ids=prompt,
-                token_ids=(),
-                logprobs=(),
-                finish_reason="abort",
-                abort_reason=reason,
-                is_hopeless=True,
-                policy_version=self._policy.version,
-                timings=timings,
+            return overlong(
+                request,
+                prompt,
+                policy_id=self.policy_id,
+                context_length=self._context_length,
+                version=self._policy.version,
             )
         return Generation(
             request_id=request.request_id,

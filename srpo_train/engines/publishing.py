@@ -1,0 +1,211 @@
+"""Publishing: new weights reach an engine that holds a copy of them - whole, checked, in time, and under a number.
+
+A push that goes wrong must never pass for one that went well. What was read of other systems, and tried: a tensor that
+is left out leaves its old value in place without a word, a part of a fused layer gives garbage, an error half-way
+leaves a model whose next call may not return, and a lost peer makes a push wait for ever. So names, shapes and number
+formats are checked before anything moves, a push has a deadline that says how far it came, and every generation
+carries the number of the weights that sampled it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from srpo_envs.errors import EngineError
+from srpo_train.engines.base import Engine, Generation
+from srpo_train.policies.policy import Policy
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_NAMED = 3
+"""Tensors an error names of each kind."""
+
+
+@runtime_checkable
+class PublishingEngine(Engine, Protocol):
+    """An engine that holds a copy of its policy's weights."""
+
+    @property
+    def published_version(self) -> int:
+        """Version of the weights that sample now."""
+        ...
+
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Replace the weights; requests under way are given up and come back as aborted.
+
+        Args:
+            version: Number of these weights, written on every generation from now on.
+            weights: What `weights_of` gives for the policy: every tensor, by name.
+
+        Raises:
+            EngineError: a tensor is missing, unknown or of another shape or number format (then nothing has moved and
+                the old weights go on), or the push failed or missed its deadline (then the engine is of no more use).
+        """
+        ...
+
+    def release_memory(self) -> None:
+        """Give accelerator memory back until the next publication or request, where the engine can."""
+        ...
+
+
+def weights_of(policy: Policy) -> Iterable[tuple[str, Tensor]]:
+    """Return what an engine needs to answer as a policy: every tensor of its state by name, or of its adapter's.
+
+    That includes both names of tied tensors: an engine that is given one of them may leave the other as it was.
+    """
+    state: Mapping[str, Tensor] = (policy.share or policy.model).state_dict()
+    return state.items()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What a published tensor has to look like.
+
+    Example:
+        >>> TensorSpec(shape=(340, 64), dtype=torch.float32)
+        TensorSpec(shape=(340, 64), dtype=torch.float32)
+    """
+
+    shape: tuple[int, ...]
+    """Size of each dimension."""
+    dtype: torch.dtype
+    """Number format."""
+
+    def __str__(self) -> str:
+        return f"{list(self.shape)} {str(self.dtype).removeprefix('torch.')}"
+
+
+class WeightSpecs:
+    """The tensors of a policy, by name; made once, and held against every push.
+
+    Args:
+        policy_id: Named in errors.
+        weights: The policy's tensors as they are at the beginning.
+    """
+
+    def __init__(self, policy_id: str, weights: Iterable[tuple[str, Tensor]]) -> None:
+        self._policy_id = policy_id
+        self._specs = {name: _spec(tensor) for name, tensor in weights}
+
+    def check(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """Return the tensors of a push by name, without their gradients, if they are exactly those expected.
+
+        Raises:
+            EngineError: names every kind of difference; nothing has moved.
+        """
+        given: dict[str, Tensor] = {}
+        problems = []
+        for name, tensor in weights:
+            if name in given:
+                problems.append(f"{name!r} twice")
+            given[name] = tensor.detach()
+        problems += _listed("missing", [name for name in self._specs if name not in given])
+        problems += _listed("unknown", [name for name in given if name not in self._specs])
+        problems += [
+            f"{name!r} is {_spec(given[name])}, expected {spec}"
+            for name, spec in self._specs.items()
+            if name in given and _spec(given[name]) != spec
+        ][:_NAMED]
+        if problems:
+            raise EngineError(
+                f"policy {self._policy_id!r}: the weights of version {version} do not fit ({'; '.join(problems)}); "
+                f"nothing has moved; every push needs all {len(self._specs)} tensors, as the policy's state has them"
+            )
+        return given
+
+
+class PushProgress:
+    """Tensors on their way to a rank, and how far they have come.
+
+    Args:
+        weights: By name.
+        rank: Who takes them.
+        notes: Folder in which another process can read how far they have come.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], rank: int = 0, notes: Path | None = None) -> None:
+        self._weights = weights
+        self._rank = rank
+        self._notes = notes
+        self._followed: Path | None = None
+        self._number = 0
+        self._name = ""
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        for number, (name, tensor) in enumerate(self._weights.items(), start=1):
+            self._number, self._name = number, name
+            if self._notes:
+                (self._notes / f"rank-{self._rank}").write_text(str(self), encoding="utf-8")
+            yield name, tensor
+
+    def __str__(self) -> str:
+        if self._followed:
+            notes = [path.read_text(encoding="utf-8") for path in sorted(self._followed.glob("rank-*"))]
+            return ", ".join(notes) or "no rank has taken a tensor"
+        where = f"{self._name!r} ({self._number} of {len(self._weights)} tensors)" if self._name else "the first tensor"
+        return f"rank {self._rank} at {where}"
+
+    def follow(self, notes: Path) -> None:
+        """Tell from now on what the ranks note in a folder."""
+        self._followed = notes
+
+
+def run_within(timeout_s: float, call: Callable[[], _T]) -> _T:
+    """Run a call on a thread of its own and return its result.
+
+    A call that hangs cannot be ended from outside; its thread is left behind, and whatever it holds with it.
+
+    Raises:
+        TimeoutError: it has not returned in time.
+        Exception: whatever the call raised.
+    """
+    results: list[_T] = []
+    errors: list[BaseException] = []
+    device = torch.cuda.current_device() if torch.cuda.is_available() else None
+
+    def run() -> None:
+        try:
+            if device is not None:  # the current device belongs to a thread
+                torch.cuda.set_device(device)
+            results.append(call())
+        except BaseException as error:  # the boundary of the thread: raised again where it is waited for
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="srpo-publish", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        raise TimeoutError(f"no answer within {timeout_s:g} s")
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def of_version(generation: Generation, published: int) -> Generation:
+    """Return a generation if the published weights sampled it, and otherwise an aborted one that says which did."""
+    if generation.policy_version == published or generation.finish_reason == "abort":
+        return generation
+    reason = f"sampled by version {generation.policy_version}, while version {published} is published"
+    logger.warning("request %r is refused: %s", generation.request_id, reason)
+    return replace(generation, text="", token_ids=(), logprobs=(), finish_reason="abort", abort_reason=reason)
+
+
+def _spec(tensor: Tensor) -> TensorSpec:
+    return TensorSpec(shape=tuple(tensor.shape), dtype=tensor.dtype)
+
+
+def _listed(kind: str, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    shown = ", ".join(map(repr, names[:_NAMED]))
+    return [f"{len(names)} {kind}: {shown}{' ...' if len(names) > _NAMED else ''}"]

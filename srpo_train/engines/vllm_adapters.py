@@ -1,0 +1,128 @@
+"""LoRA adapters in vLLM: several policies over one base, which is there once.
+
+Each policy has an engine of its own; they share a host. An adapter is published under a name that holds its version,
+because vLLM keeps what it knows of an adapter, blocks of its prefix cache among it, by name: a name that is used again
+may bring back what is long out of date.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from srpo_envs.errors import EngineError
+from srpo_train.engines.publishing import WeightSpecs
+from srpo_train.engines.vllm_host import VllmHost
+
+CONFIG_FILE = "adapter_config.json"
+"""peft's description of an adapter."""
+
+WEIGHTS_FILE = "adapter_model.safetensors"
+"""peft's file of adapter weights."""
+
+BASE_VERSION = 0
+"""Version under which a base is pushed, once and for all."""
+
+
+class StoredAdapter:
+    """An adapter in peft's format.
+
+    Args:
+        folder: Holds `CONFIG_FILE` and `WEIGHTS_FILE`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._config = (folder / CONFIG_FILE).read_text(encoding="utf-8")
+        self.tensors = load_file(folder / WEIGHTS_FILE)
+        """Weights under peft's names, as they were stored."""
+
+    @property
+    def rank(self) -> int:
+        """Its rank; the highest, where layers differ."""
+        config: dict[str, Any] = json.loads(self._config)
+        ranks: list[int] = [config["r"], *config.get("rank_pattern", {}).values()]
+        return max(ranks)
+
+    def write(self, folder: Path, tensors: dict[str, Tensor]) -> None:
+        """Write an adapter of the same kind with other weights."""
+        folder.mkdir()
+        (folder / CONFIG_FILE).write_text(self._config, encoding="utf-8")
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS_FILE)
+
+
+class AdapterWeights:
+    """What the engine of an adapter publishes: see `srpo_train.engines.vllm.Weights`.
+
+    Args:
+        policy_id: The adapter's policy.
+        host: Holds the base.
+        number: Place of the adapter there, from 1.
+        adapter: The adapter as it is now; every push is held against it.
+    """
+
+    def __init__(self, policy_id: str, host: VllmHost, number: int, adapter: StoredAdapter) -> None:
+        self._policy_id = policy_id
+        self._host = host
+        self._number = number
+        self._adapter = adapter
+        self._specs = WeightSpecs(policy_id, adapter.tensors.items())
+        self._folder = tempfile.TemporaryDirectory(prefix="srpo-adapter-")
+        self.lora: Any = None
+        """vLLM's name for the published version."""
+
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Load a version of the adapter in the place of the last one."""
+        from vllm.lora.request import LoRARequest
+
+        tensors = self._specs.check(version, weights)
+        name = f"{self._policy_id}@{version}"
+        folder = Path(self._folder.name) / name
+        shutil.rmtree(folder, ignore_errors=True)  # a version may be published again, as when a run is evaluated
+        self._adapter.write(folder, tensors)
+        before = self.lora
+        self._host.load_adapter(LoRARequest(name, self._number, str(folder), load_inplace=before is not None))
+        self.lora = LoRARequest(name, self._number, str(folder))
+        if before is not None and before.lora_path != str(folder):
+            shutil.rmtree(before.lora_path)
+
+    def stamp(self, version: int) -> str:
+        """Return the base's version, which is all that vLLM stamps."""
+        return str(BASE_VERSION)
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._folder.cleanup()
+
+
+class BaseWeights:
+    """What the engine of a policy that is the base itself publishes: nothing, for adapters stand on it."""
+
+    lora = None
+
+    def __init__(self, policy_id: str) -> None:
+        self._policy_id = policy_id
+
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Refuse.
+
+        Raises:
+            EngineError: always.
+        """
+        raise EngineError(
+            f"policy {self._policy_id!r} is the base of adapters in one vLLM, so its weights stay as they are; "
+            "nothing has moved"
+        )
+
+    def stamp(self, version: int) -> str:
+        """Return the base's version."""
+        return str(BASE_VERSION)
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,142 @@
+"""The suite finds what it is there to find: engines that break one promise each."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from srpo_envs.errors import ConfigError, ConformanceError
+from srpo_train.engines import ScriptedEngine
+from srpo_train.engines.conformance import ENGINES, check_engine, format_table, main
+from srpo_train.engines.conformance_checks import CHECKS, company, publication, record
+from srpo_train.engines.conformance_policy import conformance_policy
+from srpo_train.engines.transformers import TransformersEngine
+
+DOCS = Path(__file__).parents[3] / "docs" / "engines.md"
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return conformance_policy()
+
+
+@pytest.fixture(scope="module")
+def reports():
+    return [ENGINES[name]() for name in ("scripted", "transformers", "background")]
+
+
+def broken(report) -> set[str]:
+    return {result.name for result in report.results if result.outcome == "broken"}
+
+
+def test_the_engines_of_this_package_keep_every_promise(reports):
+    for report in reports:
+        report.require()
+
+
+def test_every_check_bites_on_some_engine(reports):
+    kept = {result.name for report in reports for result in report.results if result.outcome == "kept"}
+    # Those left need an engine with a copy of the weights; tests/train/engines/test_vllm.py has one.
+    assert {check.__name__ for check in CHECKS} - kept == {"whole_publication", "publication_under_way"}
+
+
+def test_the_table_of_the_documentation_says_what_the_suite_finds(reports):
+    table = DOCS.read_text(encoding="utf-8").partition("| promise |")[2].splitlines()
+    documented = {cells[1]: cells[2:5] for row in table if len(cells := re.split(r" *\| *", row)) > 5}
+    for line in format_table(reports).splitlines()[2:]:
+        _, promise, *signs, _ = re.split(r" *\| *", line)
+        assert documented[promise] == signs
+
+
+class Altered(TransformersEngine):
+    """The transformers engine, with something done to its answers."""
+
+    def __init__(self, policy, alter) -> None:
+        super().__init__(policy)
+        self._alter = alter
+
+    def generate(self, requests, sampling):
+        return [self._alter(generation, requests) for generation in super().generate(requests, sampling)]
+
+
+def change(**changes):
+    """An alteration of fields, by value or by a function of the generation."""
+    return lambda generation, requests: dataclasses.replace(
+        generation, **{name: value(generation) if callable(value) else value for name, value in changes.items()}
+    )
+
+
+ALTERATIONS = {
+    "record": change(text=lambda g: g.text + " "),
+    "logprobs": change(logprobs=lambda g: tuple(value - 0.001 for value in g.logprobs)),
+    "limits": change(finish_reason=lambda g: "stop" if g.finish_reason == "length" else g.finish_reason),
+    "company": lambda g, requests: dataclasses.replace(g, text=g.text, token_ids=g.token_ids[: len(requests)]),
+    "overlong_prompts": change(is_hopeless=False),
+    "cut_character": change(text=lambda g: g.text.rstrip("\ufffd")),
+}
+
+
+@pytest.mark.parametrize("name", ALTERATIONS)
+def test_an_engine_that_breaks_a_promise_is_found_out(policy, name):
+    checks = [check for check in CHECKS if check.__name__ == name]
+    report = check_engine(lambda: Altered(policy, ALTERATIONS[name]), policy, checks=checks)
+    assert broken(report) == {name}
+    with pytest.raises(ConformanceError, match="Altered: 1 promises are broken"):
+        report.require()
+
+
+class SharedRandomness(TransformersEngine):
+    """Numbers its requests, whatever their seeds."""
+
+    def generate(self, requests, sampling):
+        numbered = [dataclasses.replace(request, seed=number) for number, request in enumerate(requests)]
+        return super().generate(numbered, sampling)
+
+
+class Copy(TransformersEngine):
+    """Samples from a copy that no publication reaches."""
+
+    def __init__(self, policy) -> None:
+        super().__init__(conformance_policy())
+
+
+class Dropping(TransformersEngine):
+    """Loses its last answer."""
+
+    def generate(self, requests, sampling):
+        return super().generate(requests, sampling)[:-1]
+
+
+@pytest.mark.parametrize(
+    ("engine", "check"),
+    [(SharedRandomness, company), (Copy, publication), (Dropping, record)],
+    ids=lambda x: x.__name__,
+)
+def test_a_faulty_engine_is_found_out(policy, engine, check):
+    assert broken(check_engine(lambda: engine(policy), policy, checks=[check])) == {check.__name__}
+
+
+def test_the_suite_leaves_the_policy_as_it_was(policy):
+    before = {name: tensor.clone() for name, tensor in policy.model.state_dict().items()}
+    check_engine(lambda: TransformersEngine(policy), policy, checks=[publication])
+    assert all(tensor.equal(before[name]) for name, tensor in policy.model.state_dict().items())
+
+
+def test_without_a_policy_the_suite_must_be_told_how_to_read_tokens():
+    with pytest.raises(ConfigError, match="decode and eos_ids"):
+        check_engine(lambda: ScriptedEngine("demo", {"": "4"}), None)
+
+
+def test_the_command_prints_the_table_and_says_what_was_not_tried(capsys):
+    assert main(["scripted"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("| promise | `ScriptedEngine` |")
+    assert "not tried, there is no model" in printed.err
+
+
+def test_an_unknown_engine_is_named_with_the_nearest_one():
+    with pytest.raises(ConfigError, match=r"'transformer'.*transformers"):
+        main(["transformer"])
