@@ -42,6 +42,7 @@ from srpo_train.loop import train
 from srpo_train.metrics import read_metrics, series
 
 RECIPES = Path(__file__).parent.parent / "recipes"
+NUM_SMOOTHED = 10
 COLOURS = ("#0f6e6e", "#d1742a", "#5a5ab8", "#8a8f98")
 
 
@@ -146,7 +147,7 @@ def draw(groups: dict[str, list[Curve]], picture: Path) -> None:
     for axis in axes.flat:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, loc="lower right")
+        axis.legend(frameon=False, loc="best")
     figure.tight_layout()
     figure.savefig(picture)
     plt.close(figure)
@@ -158,10 +159,15 @@ def _draw_searches(axes: Sequence[Axes], curve: Curve, look: dict[str, object]) 
         steps, sizes = series(lines, f"rollout/cardinality/{event_type}")
         label = f"{look['label']}, {'first turn' if style == '-' else 'later turns'}" if look["label"] else None
         if steps:
-            axes[0].plot(steps, sizes, style, **look | {"label": label})
-    axes[0].set(xlabel="training step", ylabel="searchers per search event (K)")
+            axes[0].plot(steps, _smooth(sizes), style, **look | {"label": label})
+    axes[0].set(xlabel="training step", ylabel=f"searchers per search event (K), mean of {NUM_SMOOTHED} steps")
     axes[1].plot(*series(lines, "eval/env/num_queries"), **look)
     axes[1].set(xlabel="training step", ylabel="held-out queries per question")
+
+
+def _smooth(values: Sequence[float]) -> list[float]:
+    """Mean over the latest steps: which kinds of questions a step draws moves K more than learning does."""
+    return [statistics.mean(values[max(0, end - NUM_SMOOTHED) : end]) for end in range(1, len(values) + 1)]
 
 
 def short_runs(world: str, folder: str) -> dict[str, list[Path]]:
