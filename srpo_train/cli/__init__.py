@@ -62,6 +62,8 @@ app.command(
     epilog=_examples(
         "srpo eval runs/tiny-arithmetic --num-tasks 256 --samples 4",
         "srpo eval builtin:tiny-team --env ArithmeticSolverVerifier-v0 --split test --arg level=3",
+        "srpo eval 'http://127.0.0.1:8000/v1?model=qwen' --env ArithmeticSolverVerifier-v0 --split test",
+        "srpo eval agent:my_agents:solve --env ArithmeticSolverVerifier-v0 --split test",
     ),
 )(guarded(evaluate))
 app.command(
