@@ -141,6 +141,12 @@ class Endpoint:
         await self._client.aclose()
 
     async def _ask(self, method: str, path: str, payload: Any, timeout_s: float | None) -> Reply:
+        reply, is_stale = await self._ask_once(method, path, payload, timeout_s)
+        # A server may close a connection it has kept, just as the next question is on its way: that says nothing.
+        return (await self._ask_once(method, path, payload, timeout_s))[0] if is_stale else reply
+
+    async def _ask_once(self, method: str, path: str, payload: Any, timeout_s: float | None) -> tuple[Reply, bool]:
+        """Return the reply, and whether only the connection broke."""
         begun = time.monotonic()
         limit = httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
         try:
@@ -149,10 +155,11 @@ class Endpoint:
                 answer = await self._client.request(method, self.url + path, json=payload, timeout=limit)
         except (TimeoutError, httpx.TimeoutException) as error:
             is_down = isinstance(error, httpx.ConnectTimeout)
-            return Reply(None, {}, f"no answer within {time.monotonic() - begun:.1f} s", is_down=is_down)
+            return Reply(None, {}, f"no answer within {time.monotonic() - begun:.1f} s", is_down=is_down), False
         except httpx.TransportError as error:
-            return Reply(None, {}, f"{type(error).__name__}: {error}".rstrip(": "), is_down=True)
-        return _read(answer)
+            reply = Reply(None, {}, f"{type(error).__name__}: {error}".rstrip(": "), is_down=True)
+            return reply, not isinstance(error, httpx.ConnectError)
+        return _read(answer), False
 
 
 def _read(answer: httpx.Response) -> Reply:
