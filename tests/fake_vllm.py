@@ -8,6 +8,7 @@ pause, and knows nothing of what was before a restart.
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 import time
 from collections import defaultdict
@@ -17,7 +18,7 @@ from typing import Any
 from json_server import Answer, Asked, JsonServer
 
 from srpo_train.engines.base import Sampling
-from srpo_train.engines.decoding import Row, decode_batch
+from srpo_train.engines.decoding import Row, Sampled, decode_batch
 from srpo_train.engines.stopping import StopTexts
 from srpo_train.policies import Policy
 
@@ -45,6 +46,10 @@ class FakeVllm(JsonServer):
         self.delay_s = 0.0
         self._stop_texts = StopTexts(self.policy.decode, self.policy.model.config.vocab_size)
         self._model_lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting_lock = threading.Lock()
+        self._waiting: list[tuple[Row, Sampling]] = []
+        self._decoded: dict[int, Sampled] = {}
         self._forget_everything()
         super().__init__(self._reply)
 
@@ -138,12 +143,15 @@ class FakeVllm(JsonServer):
         return Answer({"choices": [self._sample(tuple(asked.body["token_ids"]), params, label)]})
 
     def _sample(self, prompt: tuple[int, ...], params: dict[str, Any], label: str) -> dict[str, Any]:
-        row = Row(
-            index=0, prompt=prompt, limit=params["max_tokens"], seed=params["seed"], stops=tuple(params["stop"])
-        )  # fmt: skip
         sampling = Sampling(temperature=params["temperature"], top_p=params["top_p"], top_k=params["top_k"])
-        with self._model_lock, self.policy.sampling_mode():
-            (sampled,) = decode_batch(self.policy, [row], sampling, self._stop_texts)
+        row = Row(
+            index=next(self._numbers),
+            prompt=prompt,
+            limit=params["max_tokens"],
+            seed=params["seed"],
+            stops=tuple(params["stop"]),
+        )
+        sampled = self._decode(row, sampling)
         pairs = zip(sampled.token_ids, sampled.logprobs, strict=True)
         return {
             "index": 0,
@@ -153,3 +161,17 @@ class FakeVllm(JsonServer):
             "logprobs": {"content": [{"token_id": token, "logprob": logprob, "rank": 1} for token, logprob in pairs]},
             "weight_versions": [{"version": label, "start": 0, "end": len(sampled.token_ids)}],
         }
+
+    def _decode(self, row: Row, sampling: Sampling) -> Sampled:
+        """Decode together what came while the model was busy: whoever gets it next does the others' work too."""
+        with self._waiting_lock:
+            self._waiting.append((row, sampling))
+        with self._model_lock:
+            if row.index not in self._decoded:
+                with self._waiting_lock:
+                    batch = [other for other, its in self._waiting if its == sampling]
+                    self._waiting = [(other, its) for other, its in self._waiting if its != sampling]
+                with self.policy.sampling_mode():
+                    for sampled in decode_batch(self.policy, batch, sampling, self._stop_texts):
+                        self._decoded[sampled.index] = sampled
+            return self._decoded.pop(row.index)

@@ -8,12 +8,19 @@ import contextlib
 import functools
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from srpo_envs.errors import EngineError
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling
 
 _T = TypeVar("_T")
+
+
+class _Wanted(NamedTuple):
+    """A submitted request whose answer has not come."""
+
+    request: GenerationRequest
+    future: concurrent.futures.Future[Generation]
 
 
 class InFlight:
@@ -30,7 +37,7 @@ class InFlight:
     def __init__(self, name: str, answer: Callable[[GenerationRequest, Sampling], Awaitable[Generation]]) -> None:
         self._answer = answer
         self._changed = threading.Condition()
-        self._wanted: dict[str, concurrent.futures.Future[Generation]] = {}
+        self._wanted: dict[str, _Wanted] = {}
         self._done: list[Generation] = []
         self._error: BaseException | None = None
         self._beside: set[asyncio.Task[None]] = set()
@@ -59,7 +66,7 @@ class InFlight:
         for request in requests:
             future = self._start(request, sampling)
             with self._changed:
-                self._wanted[request.request_id] = future
+                self._wanted[request.request_id] = _Wanted(request, future)
             future.add_done_callback(functools.partial(self._finish, request.request_id))
 
     def poll(self, timeout_s: float) -> list[Generation]:
@@ -81,10 +88,26 @@ class InFlight:
     def cancel(self, request_ids: Collection[str]) -> None:
         """Give requests up; they never come back."""
         with self._changed:
-            given_up = [self._wanted.pop(name) for name in request_ids if name in self._wanted]
+            given_up = [self._wanted.pop(name).future for name in request_ids if name in self._wanted]
             self._done = [generation for generation in self._done if generation.request_id not in set(request_ids)]
         for future in given_up:
             future.cancel()
+
+    def interrupt(
+        self, give_up: Callable[[GenerationRequest], Generation], refuse: Callable[[Generation], Generation]
+    ) -> None:
+        """Cut off what was submitted; `poll` then returns what is made of it.
+
+        Args:
+            give_up: Answers in place of one that is under way.
+            refuse: Takes an answer that has come and was not polled.
+        """
+        with self._changed:
+            cut_off, self._wanted = list(self._wanted.values()), {}
+            self._done = [refuse(generation) for generation in self._done]
+            self._done += [give_up(wanted.request) for wanted in cut_off]
+        for wanted in cut_off:
+            wanted.future.cancel()
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run something else on the loop and return its result."""
@@ -131,7 +154,8 @@ class InFlight:
         """Take the end of a submitted request; one whose name has been given up, or given again, is not wanted."""
         forgotten: list[concurrent.futures.Future[Generation]] = []
         with self._changed:
-            if self._wanted.get(name) is not future:
+            wanted = self._wanted.get(name)
+            if wanted is None or wanted.future is not future:
                 return
             del self._wanted[name]
             if future.cancelled():  # the engine is being closed
@@ -141,7 +165,7 @@ class InFlight:
                 self._done.append(future.result())
             else:
                 self._error = error
-                forgotten, self._done = list(self._wanted.values()), []
+                forgotten, self._done = [wanted.future for wanted in self._wanted.values()], []
                 self._wanted.clear()
             self._changed.notify_all()
         for other in forgotten:

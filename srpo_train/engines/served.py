@@ -16,7 +16,7 @@ from srpo_train.engines.base import Generation, GenerationRequest, Sampling
 from srpo_train.engines.endpoint import Patience
 from srpo_train.engines.in_flight import InFlight
 from srpo_train.engines.limits import given_up, overlong, room_for
-from srpo_train.engines.publishing import WeightSpecs, weights_of
+from srpo_train.engines.publishing import WeightSpecs, of_version, weights_of
 from srpo_train.engines.served_fleet import Fleet
 from srpo_train.engines.served_server import Published, Sampled, ServerFaultError, VllmServer, read_sampled
 from srpo_train.engines.served_weights import write_weights
@@ -122,6 +122,9 @@ class ServedEngine:
         checked = self._specs.check(version, weights)
         name = f"{version}-{uuid.uuid4().hex[:8]}"
         write_weights(self._folder / name, checked)
+        self._in_flight.interrupt(
+            lambda request: self._superseded(request, version), lambda generation: of_version(generation, version)
+        )
         self._in_flight.call(self._fleet.publish(Published(version=version, label=name, folder=self._folder / name)))
         for folder in self._folder.iterdir():
             if folder.name != name:
@@ -191,7 +194,7 @@ class ServedEngine:
             else:
                 return self._generation(request, prompt, sampled, published.version, time.monotonic() - begun)
             if self._fleet.published is not published:
-                return give_up(f"version {self.published_version} was published in the middle of it")
+                return self._superseded(request, self.published_version)
             self._fleet.set_aside(server, reason)
         return give_up(f"after {self._max_tries} tries: {reason}")
 
@@ -226,6 +229,10 @@ class ServedEngine:
         if sampled.labels != {label}:
             raise ServerFaultError(f"{server.url}: sampled with the weights {sorted(sampled.labels)}, not {label!r}")
         return sampled
+
+    def _superseded(self, request: GenerationRequest, version: int) -> Generation:
+        reason = f"version {version} was published in the middle of it"
+        return given_up(request, self._encode(request.prompt), reason, version=version)
 
     def _params(self, request: GenerationRequest, sampling: Sampling, limit: int) -> dict[str, Any]:
         return {

@@ -106,7 +106,8 @@ class Fleet:
     async def _give(self, server: VllmServer) -> ServerFaultError | None:
         async with server.changing:
             try:
-                await self._send(server)
+                if server.trouble:  # else it was brought back with these weights while we waited for it
+                    await self._send(server)
             except ServerFaultError as fault:
                 server.trouble = str(fault)
                 return fault

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 
@@ -129,6 +130,18 @@ def test_rest_does_not_wait_for_work_beside(in_flight):
         in_flight.beside(asyncio.sleep(60))
 
     in_flight.call(begin())
+    assert in_flight.poll(0.0) == []
+
+
+def test_an_interruption_cuts_off_what_is_under_way_and_marks_what_has_come(in_flight, answers):
+    in_flight.submit(requests("a", "fast"), Sampling())
+    wait_until(lambda: "a" in answers.begun and in_flight._done)
+    in_flight.interrupt(
+        lambda request: dataclasses.replace(generation(request), abort_reason="cut off"),
+        lambda answer: dataclasses.replace(answer, abort_reason="too late"),
+    )
+    assert {g.request_id: g.abort_reason for g in in_flight.poll(0.0)} == {"fast": "too late", "a": "cut off"}
+    assert answers.cut_off == {"a"}
     assert in_flight.poll(0.0) == []
 
 

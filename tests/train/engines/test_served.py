@@ -15,6 +15,17 @@ from json_server import Answer  # noqa: E402
 
 from srpo_envs.errors import ConfigError, EngineError  # noqa: E402
 from srpo_train.engines.base import GenerationRequest, Sampling  # noqa: E402
+from srpo_train.engines.conformance import check_engine  # noqa: E402
+from srpo_train.engines.conformance_checks import (  # noqa: E402
+    CHECKS,
+    crowd,
+    cut_character,
+    empty,
+    ends,
+    limits,
+    stop_texts,
+)
+from srpo_train.engines.conformance_policy import conformance_policy  # noqa: E402
 from srpo_train.engines.served import ServedEngine  # noqa: E402
 from srpo_train.engines.transformers import TransformersEngine  # noqa: E402
 from srpo_train.policies import Policy  # noqa: E402
@@ -176,6 +187,20 @@ def test_a_cancelled_request_never_comes_and_its_name_is_free_again(served):
     assert [generation.request_id for generation in engine.poll(5.0)] == ["r0"]
 
 
+def test_it_keeps_the_promises_of_the_conformance_suite():
+    # Those that depend on the engine; what the server samples is tried out on a real one.
+    policy = conformance_policy()
+    sampled = {stop_texts, empty, limits, crowd, ends, cut_character}
+    checks = [check for check in CHECKS if check not in sampled]
+    servers = [FakeVllm(policy, max_model_len=policy.context_length) for _ in range(2)]
+    try:
+        urls = [server.url for server in servers]
+        check_engine(lambda: ServedEngine(policy, urls), policy, checks=checks).require()
+    finally:
+        for server in servers:
+            server.stop()
+
+
 # --- who gets what ------------------------------------------------------------------------------------------------
 
 
@@ -279,12 +304,15 @@ def test_requests_under_way_are_given_up_when_weights_are_published(served, poli
     server.delay_s = 0.3
     engine.submit(requests(3), Sampling())
     wait_until(lambda: len(server.prompts()) == 4)
+    change(policy)
     publish(engine, policy)
     server.delay_s = 0.0
-    came = [generation for _ in range(3) for generation in engine.poll(5.0)]
+    came = engine.poll(0.0)
     assert len(came) == 3
     assert {(g.finish_reason, g.is_hopeless) for g in came} == {("abort", False)}
-    assert "was published in the middle of it" in came[0].abort_reason
+    assert {generation.abort_reason for generation in came} == {"version 1 was published in the middle of it"}
+    engine.submit(requests(3), Sampling())
+    assert engine.poll(5.0)[0].policy_version == 1
 
 
 def test_a_run_that_goes_on_publishes_under_its_own_number(served, policy):
