@@ -171,7 +171,8 @@ def test_a_real_server_that_was_restarted_gets_the_published_weights(tmp_path):
     policy.save(tmp_path / "model")
     request = GenerationRequest(request_id="r", prompt=PROMPTS[0], max_new_tokens=12, seed=0)
     greedy = Sampling(temperature=0)
-    with ServerProcess(str(tmp_path / "model"), ServerOptions(port=0, is_cpu=True)) as server:
+    template = ("--chat-template", "{{ 'ab' }}")  # see `srpo_train.engines.conformance`
+    with ServerProcess(str(tmp_path / "model"), ServerOptions(port=0, is_cpu=True, extra=template)) as server:
         server.wait_until_ready()
         engine = ServedEngine(policy, [server.url], outage_s=600.0)
         with torch.no_grad():
@@ -181,7 +182,7 @@ def test_a_real_server_that_was_restarted_gets_the_published_weights(tmp_path):
         (expected,) = TransformersEngine(policy).generate([request], greedy)
         assert engine.generate([request], greedy)[0].token_ids == expected.token_ids
         port = int(server.url.rpartition(":")[2])
-    with ServerProcess(str(tmp_path / "model"), ServerOptions(port=port, is_cpu=True)) as server:
+    with ServerProcess(str(tmp_path / "model"), ServerOptions(port=port, is_cpu=True, extra=template)) as server:
         server.wait_until_ready()
         (again,) = engine.generate([request], greedy)
         assert (again.token_ids, again.policy_version) == (expected.token_ids, 1)
