@@ -20,7 +20,8 @@ from typing import Self
 from srpo_envs.errors import ConfigError, EngineError, MissingExtraError
 
 _WORKER = "srpo_train.engines.served_worker.PolicyWorker"
-_CPU_ARGUMENTS = ("--enforce-eager", "--block-size", "32")
+# A prompt in pieces makes vLLM rewind the request's generator, which a CPU's cannot: the server would end.
+_CPU_ARGUMENTS = ("--enforce-eager", "--block-size", "32", "--no-enable-chunked-prefill")
 _CPU_KV_CACHE = "64M"
 _ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
 _CPU_ENVIRONMENT = {"TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}

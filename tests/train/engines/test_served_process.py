@@ -36,7 +36,7 @@ def test_a_server_gets_what_the_engine_needs_of_it():
 def test_on_a_cpu_it_is_small_and_exact():
     options = options_of(server_command("m", ServerOptions(is_cpu=True)))
     assert (options["--dtype"], options["--kv-cache-memory-bytes"], options["--block-size"]) == ("float32", "64M", "32")
-    assert "--enforce-eager" in options
+    assert {"--enforce-eager", "--no-enable-chunked-prefill"} <= options.keys()
     assert options_of(server_command("m", ServerOptions(is_cpu=True, dtype="bfloat16")))["--dtype"] == "bfloat16"
 
 
