@@ -83,7 +83,8 @@ class MemberOutput:
     behavior_logprobs: tuple[float, ...] = ()
     """Natural-log probability of each sampled token under the sampling policy."""
     token_mask: tuple[int, ...] = ()
-    """1 for each sampled token, 0 for a token of the environment inside the response."""
+    """1 for each sampled token, 0 for a token of the environment inside the response; without token ids, as many ones
+    as an endpoint says it sampled."""
     finish_reason: FinishReason = "stop"
     """``stop`` for a natural end, ``length`` for a cut one, ``abort`` for one the engine gave up (not trainable)."""
     timings: Mapping[str, float] = field(default_factory=dict, compare=False)
@@ -190,7 +191,7 @@ class MemberRecord:
     behavior_logprobs: tuple[float, ...] = ()
     """Log-probability of each token under the sampling policy."""
     token_mask: tuple[int, ...] = ()
-    """1 on sampled tokens."""
+    """1 on sampled tokens; without token ids, as many ones as an endpoint says it sampled."""
     finish_reason: FinishReason = "stop"
     """How the output ended."""
     timings: Mapping[str, float] = field(default_factory=dict, compare=False)

@@ -211,17 +211,39 @@ class VllmConfig(_Section):
     """Seconds after which a publication of weights counts as hung and the run ends."""
 
 
+class ServedConfig(_Section):
+    """vLLM servers, which `srpo serve-policy` starts; each holds one policy."""
+
+    servers: dict[_Name, Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]]
+    """URLs of the servers of each policy, by policy id."""
+    weights_dir: str = ""
+    """Folder for published weights, which trainer and servers see under the same path; when empty one of the trainer's
+    temporary folders, for servers on the same machine."""
+    api_key_env: str = ""
+    """Environment variable that holds the servers' key, if they ask for one."""
+    timeout_s: PositiveFloat = 600.0
+    """Longest wait for one response; it is then asked of another server."""
+    max_retries: NonNegativeInt = 3
+    """Tries of a response after the first, before it is given up."""
+    publish_timeout_s: PositiveFloat = 300.0
+    """Seconds after which a publication of weights counts as hung and the run ends."""
+    outage_s: PositiveFloat = 300.0
+    """Seconds that requests wait while no server of a policy is fit, before the run ends."""
+
+
 class EngineConfig(_Section):
     """Who generates."""
 
-    kind: Literal["transformers", "vllm"] = "transformers"
+    kind: Literal["transformers", "vllm", "served"] = "transformers"
     """`transformers` samples from the trainer's own model, on CPU or GPU; `vllm` from a copy in vLLM, in the same
-    process, to which the weights are published after every update."""
+    process, to which the weights are published after every update; `served` from copies on vLLM servers likewise."""
     max_batch_tokens: PositiveInt = 131072
     """Most prompt and response tokens held at once while generating; more pending prompts are split into batches.
     `transformers` only."""
     vllm: VllmConfig | None = None
     """Settings of `vllm`."""
+    served: ServedConfig | None = None
+    """Settings of `served`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -232,8 +254,11 @@ class EngineConfig(_Section):
 
     @model_validator(mode="after")
     def _uses_what_it_sets_up(self) -> EngineConfig:
-        if self.vllm and self.kind != "vllm":
-            raise ValueError(f'vllm: kind = "{self.kind}" would not read these settings; set kind = "vllm"')
+        for name in ("vllm", "served"):
+            if getattr(self, name) and self.kind != name:
+                raise ValueError(f'{name}: kind = "{self.kind}" would not read these settings; set kind = "{name}"')
+        if self.kind == "served" and not self.served:
+            raise ValueError('served: kind = "served" needs to know the servers of each policy')
         return self
 
 
@@ -486,6 +511,21 @@ class Recipe(_Section):
             except ValidationError as error:
                 problem = error.errors()[0]
                 raise ValueError(f"policies.{policy_id}.sampling: {problem['ctx']['error']}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _policies_have_servers(self) -> Recipe:
+        if not self.engine.served:
+            return self
+        for policy_id in self.policies.keys() ^ self.engine.served.servers.keys():
+            raise ValueError(
+                f"engine.served.servers: policies and servers must have the same ids, only one has {policy_id!r}"
+            )
+        for policy_id, policy in self.policies.items():
+            if policy.adapter:
+                raise ValueError(
+                    f'policies.{policy_id}.adapter: servers hold whole models; use engine.kind = "vllm" with adapters'
+                )
         return self
 
     @property

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
+import srpo_envs
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import ConfigError
 from srpo_envs.records import Episode
 from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
-from srpo_train.engines.base import Sampling
+from srpo_train.engines.agent import Agent, AgentEngine
+from srpo_train.engines.base import Engine, Sampling
+from srpo_train.roles import ANY_ROLE
 from srpo_train.summary import is_correct, summarize
 
 
@@ -66,6 +71,72 @@ def evaluate(
     return Evaluation(metrics=scores, episodes=rollout.episodes, rollout=rollout)
 
 
+def evaluate_agent(
+    agent: Agent | Engine | Mapping[str, Agent | Engine],
+    env_id: str,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    num_tasks: int = 64,
+    samples_per_task: int = 1,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+    max_concurrent: int = 8,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Let anyone's agent play an environment and score it as policies are scored.
+
+    Args:
+        agent: A function from a `Member` to its answer (a text, or an `AgentReply` that also counts tokens), an engine,
+            or one of these for each role, with ``"*"`` for all others.
+        env_id: Id of the environment.
+        env_kwargs: Its arguments, such as ``{"split": "test"}``.
+        num_tasks: The first so many tasks of the environment.
+        samples_per_task: k.
+        sampling: How engines draw tokens; from the policy itself when left out. Functions do as they like.
+        seed: Another seed draws other samples.
+        max_concurrent: Calls of a function that may run at once; 1 for one that is not thread-safe.
+        on_progress: Called with (episodes done, episodes in all).
+
+    Raises:
+        ConfigError: the environment has fewer tasks, an argument is wrong, or a role has no agent.
+        NoEpisodeError: not one episode came through; carries the first reason.
+
+    Example:
+        ``evaluate_agent(lambda member: my_graph.invoke(member.prompt), "ArithmeticSolverVerifier-v0").metrics``
+    """
+    make_env = functools.partial(srpo_envs.make, env_id, **(env_kwargs or {}))
+    require_tasks(make_env(), num_tasks)
+    engines, roles = _cast(agent if isinstance(agent, Mapping) else {ANY_ROLE: agent}, max_concurrent)
+    collector = Collector(make_env, engines, roles, seed=seed)
+    try:
+        return evaluate(
+            collector,
+            num_tasks=num_tasks,
+            samples_per_task=samples_per_task,
+            sampling=sampling or Sampling(),
+            seed=seed,
+            on_progress=on_progress,
+        )
+    finally:
+        collector.close()
+
+
+def _cast(agents: Mapping[str, Agent | Engine], max_concurrent: int) -> tuple[dict[str, Engine], dict[str, str]]:
+    """Return engine by policy id and policy id by role; a function is named after its role."""
+    engines: dict[str, Engine] = {}
+    roles: dict[str, str] = {}
+    for role, agent in agents.items():
+        if hasattr(agent, "generate"):
+            engine = cast(Engine, agent)
+        else:
+            name = "agent" if role == ANY_ROLE else role
+            engine = AgentEngine(name, agent, max_concurrent=max_concurrent)
+        if engines.setdefault(engine.policy_id, engine) is not engine:
+            raise ConfigError(f"role {role!r}: another agent is called {engine.policy_id!r} too; rename one of them")
+        roles[role] = engine.policy_id
+    return engines, roles
+
+
 def require_tasks(env: SetEnv, num_tasks: int) -> None:
     """Check that an environment has as many tasks as are to be evaluated.
 
@@ -81,7 +152,8 @@ def require_tasks(env: SetEnv, num_tasks: int) -> None:
 def score_samples(episodes: Sequence[Episode], unanswered: Sequence[str] = ()) -> dict[str, float]:
     """Return accuracy, Avg@k, Pass@k and the token-normalised utility (eq. 9) of episodes grouped by task.
 
-    Avg@k is the mean over tasks of the share of correct samples, Pass@k the share of tasks with at least one.
+    Avg@k is the mean over tasks of the share of correct samples, Pass@k the share of tasks with at least one. Where
+    nobody counted tokens there is no utility.
 
     Args:
         episodes: Finished samples.
@@ -102,5 +174,5 @@ def score_samples(episodes: Sequence[Episode], unanswered: Sequence[str] = ()) -
         "eval/accuracy": correct / num_samples,
         "eval/avg_at_k": sum(shares) / len(shares),
         "eval/pass_at_k": sum(share > 0 for share in shares) / len(shares),
-        "eval/utility": 1e6 * correct / tokens if tokens else 0.0,
+        **({"eval/utility": 1e6 * correct / tokens} if tokens else {}),
     }

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from srpo_envs.errors import ConfigError
 from srpo_envs.records import Episode, Event, MemberRecord
 from srpo_train.batching import EventBatch, MemberRow, drop_overlong
 from srpo_train.objective.advantage import CreditTable, estimate_advantage
@@ -39,6 +40,9 @@ def build_experience(episodes: Sequence[Episode], objective: Objective, max_row_
         episodes: Finished episodes; their events carry team returns.
         objective: Names the advantage estimator and its group key.
         max_row_tokens: An event with a longer row (prompt and response) is left out whole.
+
+    Raises:
+        ConfigError: a policy answered whose engine shows no tokens.
     """
     pairs = [(episode, step) for episode in episodes for step in range(len(episode.events))]
     complete = [(episode, step) for episode, step in pairs if _is_trainable(episode.events[step])]
@@ -55,7 +59,18 @@ def build_experience(episodes: Sequence[Episode], objective: Objective, max_row_
 
 
 def _is_trainable(event: Event) -> bool:
-    """Whether the event is complete and every member was sampled by a policy, not by a person or a script."""
+    """Whether the event is complete and every member was sampled by a policy, not by a person or a script.
+
+    Raises:
+        ConfigError: the text of a policy came without its tokens.
+    """
+    for member in event.members:
+        if member.policy_id and member.text and not (member.prompt_token_ids or member.token_ids):
+            raise ConfigError(
+                f"event {event.event_id!r}: policy {member.policy_id!r} answered member_index {member.member_index} "
+                "without token ids, so there is nothing to train on; an engine that knows texts only, such as 'openai' "
+                "or an agent of your own, is for evaluation"
+            )
     return event.is_complete and event.team_return is not None and all(m.prompt_token_ids for m in event.members)
 
 

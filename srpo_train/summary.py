@@ -24,7 +24,7 @@ def summarize(episodes: Sequence[Episode], prefix: str) -> dict[str, float]:
         "accuracy": _mean([is_correct(episode) for episode in episodes]),
         "reward_mean": _mean([episode.reward for episode in episodes]),
         **{f"valid_rate/{role}": _mean([m.is_valid for m in members]) for role, members in by_role.items()},
-        **{f"response_length/{role}": _mean([len(m.token_ids) for m in members]) for role, members in by_role.items()},
+        **{f"response_length/{role}": _mean([sum(m.token_mask) for m in members]) for role, members in by_role.items()},
         "num_episodes": len(episodes),
         "num_tokens": sum(episode.num_tokens for episode in episodes),
         "num_calls": sum(episode.num_calls for episode in episodes),

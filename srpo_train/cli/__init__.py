@@ -17,6 +17,7 @@ from srpo_train.cli.make_tiny_policy import make_tiny_policy
 from srpo_train.cli.play import play
 from srpo_train.cli.replay import replay
 from srpo_train.cli.report import report
+from srpo_train.cli.serve_policy import serve_policy
 from srpo_train.cli.train import train
 
 __all__ = ["app", "main"]
@@ -62,6 +63,8 @@ app.command(
     epilog=_examples(
         "srpo eval runs/tiny-arithmetic --num-tasks 256 --samples 4",
         "srpo eval builtin:tiny-team --env ArithmeticSolverVerifier-v0 --split test --arg level=3",
+        "srpo eval 'http://127.0.0.1:8000/v1?model=qwen' --env ArithmeticSolverVerifier-v0 --split test",
+        "srpo eval agent:my_agents:solve --env ArithmeticSolverVerifier-v0 --split test",
     ),
 )(guarded(evaluate))
 app.command(
@@ -84,6 +87,14 @@ app.command(
 )(guarded(replay))
 app.command("envs", epilog=_examples("srpo envs", "srpo envs ArithmeticSolverVerifier-v0"))(guarded(envs))
 app.command("report", epilog=_examples("srpo report runs/tiny-arithmetic"))(guarded(report))
+app.command(
+    "serve-policy",
+    epilog=_examples(
+        "srpo serve-policy Qwen/Qwen3-4B --port 8000",
+        "srpo serve-policy runs/tiny-arithmetic --step 40 --port 0",
+        "srpo serve-policy my-model --max-model-len 16384 -- --tensor-parallel-size 2",
+    ),
+)(guarded(serve_policy))
 app.command("make-tiny-policy", epilog=_examples("srpo make-tiny-policy my-policy --seed 1"))(guarded(make_tiny_policy))
 add_plugins(app)
 

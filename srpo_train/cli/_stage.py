@@ -93,9 +93,10 @@ class PolicyPlayer:
             max_new_tokens=member.max_new_tokens,
             seed=derive_seed(self._seed, active.event_id, member.index),
             stop=member.stop,
+            member=member,
         )
         (generation,) = self._engine.generate([request], Sampling(temperature=self._temperature))
-        self._console.print(f"[bold cyan]{member.agent}[/] [dim]({len(generation.token_ids)} tokens)[/]")
+        self._console.print(f"[bold cyan]{member.agent}[/] [dim]({generation.num_tokens} tokens)[/]")
         _print_text(self._console, generation.text)
         return MemberOutput(
             event_id=active.event_id,
@@ -133,7 +134,7 @@ def show_event(console: Console, event: Event) -> None:
     _print_head(console, event.event_id, event.event_type, event.cardinality, event.state_label)
     _print_prompts(console, {member.agent: member.prompt for member in event.members})
     for member in event.members:
-        console.print(f"[bold cyan]{member.agent}[/] [dim]({len(member.token_ids)} tokens, {member.policy_id})[/]")
+        console.print(f"[bold cyan]{member.agent}[/] [dim]({sum(member.token_mask)} tokens, {member.policy_id})[/]")
         _print_text(console, member.text)
     show_reading(console, event)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,11 @@ from srpo_envs.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from srpo_train.config import Recipe
+    from srpo_train.engines.agent import Agent
     from srpo_train.engines.base import Engine
+
+_ENDPOINTS = ("http://", "https://")
+_AGENT = "agent:"
 
 
 def parse_arguments(texts: Sequence[str], split: str = "") -> dict[str, Any]:
@@ -34,23 +40,24 @@ def parse_arguments(texts: Sequence[str], split: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicySource:
-    """Where policies come from: a run's checkpoint, or one model for every role."""
+    """Where answers come from: a run's checkpoint, or one model, endpoint or agent for every role."""
 
     name: str
     """As shown."""
-    specs: dict[str, dict[str, Any]]
-    """Policy id to the arguments of `Policy.load`."""
-    roles: dict[str, str]
+    specs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Policy id to the arguments of `Policy.load`; empty for an endpoint or an agent."""
+    roles: dict[str, str] = field(default_factory=lambda: {"*": "policy"})
     """Role to policy id."""
-    recipe: Recipe | None
-    """The run's recipe; None for a model."""
+    recipe: Recipe | None = None
+    """The run's recipe; None for anything else."""
 
 
 def find_policies(text: str, *, step: int = -1, device: str = "auto") -> PolicySource:
-    """Read a run directory, or take the text for a model.
+    """Read a run directory, or take the text for a model, the URL of an endpoint, or ``agent:module:function``.
 
     Args:
-        text: Directory of a run, or what ``policies.<id>.model`` of a recipe may be.
+        text: Directory of a run, a URL as `OpenAIEngine.open` takes it, an agent, or what ``policies.<id>.model`` of a
+            recipe may be.
         step: Checkpoint of a run; the newest when negative.
         device: Where a model runs; a run says itself.
 
@@ -62,9 +69,9 @@ def find_policies(text: str, *, step: int = -1, device: str = "auto") -> PolicyS
         return _policies_of_run(Path(text), step)
     if step >= 0:
         raise ConfigError(f"--step {step}: {text!r} is not the directory of a run, so it has no checkpoints")
-    return PolicySource(
-        name=text, specs={"policy": {"source": text, "device": device}}, roles={"*": "policy"}, recipe=None
-    )
+    if text.startswith((*_ENDPOINTS, _AGENT)):
+        return PolicySource(name=text)
+    return PolicySource(name=text, specs={"policy": {"source": text, "device": device}})
 
 
 def _policies_of_run(run_dir: Path, step: int) -> PolicySource:
@@ -84,13 +91,54 @@ def _policies_of_run(run_dir: Path, step: int) -> PolicySource:
     )
 
 
+@contextlib.contextmanager
+def open_engines(source: PolicySource) -> Iterator[dict[str, Engine]]:
+    """Load every policy of a source for the time of the body; see `load_engines`."""
+    engines = load_engines(source)
+    try:
+        yield engines
+    finally:
+        for engine in engines.values():
+            engine.close()
+
+
 def load_engines(source: PolicySource) -> dict[str, Engine]:
-    """Load every policy of a source and return an engine for each."""
+    """Load every policy of a source and return an engine for each.
+
+    Raises:
+        ConfigError: an agent cannot be found, or the URL of an endpoint is wrong.
+        EngineError: an endpoint does not answer.
+        PolicyLoadError: a model cannot be loaded.
+    """
+    if source.name.startswith(_AGENT):
+        from srpo_train.engines.agent import AgentEngine
+
+        return {"policy": AgentEngine("policy", find_agent(source.name.removeprefix(_AGENT)))}
+    if source.name.startswith(_ENDPOINTS):
+        from srpo_train.engines.openai import OpenAIEngine
+
+        return {"policy": OpenAIEngine.open("policy", source.name)}
     from srpo_train.engines.transformers import TransformersEngine
     from srpo_train.policies.team import Team
 
     hide_transformers_progress()
     return {policy.policy_id: TransformersEngine(policy) for policy in Team.load(source.specs, source.roles)}
+
+
+def find_agent(name: str) -> Agent:
+    """Import ``module:function``; modules of the working directory are found.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module, _, function = name.partition(":")
+    try:
+        agent: Agent = getattr(importlib.import_module(module), function)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"agent:{name}: expected agent:module:function, such as agent:my_agents:solve ({error})"
+        ) from error
+    return agent
 
 
 def hide_transformers_progress() -> None:

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
 def evaluate(
     source: Annotated[
-        str, typer.Argument(metavar="RUN_OR_MODEL", help="A run, a model directory, a hub id or builtin:tiny-team.")
+        str,
+        typer.Argument(
+            metavar="RUN_OR_MODEL",
+            help=(
+                "A run, a model directory, a hub id, builtin:tiny-team, the URL of an OpenAI-compatible endpoint, "
+                "or agent:module:function."
+            ),
+        ),
     ],
     env: Annotated[str, typer.Option(help="Environment id; a run has its own.")] = "",
     arguments: Annotated[
@@ -42,7 +49,7 @@ def evaluate(
     is_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Score policies as Avg@k and Pass@k on the tasks of an environment, with what the answers cost."""
-    from srpo_train.cli._worlds import find_policies, load_engines, parse_arguments
+    from srpo_train.cli._worlds import find_policies, open_engines, parse_arguments
 
     policies = find_policies(source, step=step, device=device)
     world = _choose_world(policies, env, parse_arguments(arguments or [], split))
@@ -56,11 +63,11 @@ def evaluate(
 
     make_env = functools.partial(srpo_envs.make, world.id, **world.kwargs)
     require_tasks(make_env(), num_tasks)  # a wrong argument is known before models are loaded
-    collector = Collector(make_env, load_engines(policies), policies.roles, seed=seed)
     sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k)
-    try:
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task(policies.name)
+    with open_engines(policies) as engines, Progress(console=Console(stderr=True), transient=True) as progress:
+        collector = Collector(make_env, engines, policies.roles, seed=seed)
+        task = progress.add_task(policies.name)
+        try:
             result = run(
                 collector,
                 num_tasks=num_tasks,
@@ -69,8 +76,8 @@ def evaluate(
                 seed=seed,
                 on_progress=lambda done, total: progress.update(task, completed=done, total=total),
             )
-    finally:
-        collector.close()
+        finally:
+            collector.close()
     if events is not None:
         write_episodes(events, result.episodes)
     _show(result, f"{policies.name} on {world.id} {world.kwargs or ''}", samples, is_json=is_json)
@@ -84,7 +91,7 @@ def _choose_world(policies: PolicySource, env_id: str, arguments: dict[str, obje
         return EnvConfig(id=env_id, kwargs=arguments)
     if policies.recipe is None:
         raise ConfigError(
-            f"--env: {policies.name!r} is not the directory of a run, and a model knows no environment; "
+            f"--env: {policies.name!r} is not the directory of a run, and only a run has an environment of its own; "
             "`srpo envs` lists them"
         )
     own = policies.recipe.eval_env

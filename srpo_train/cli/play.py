@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ from rich.console import Console
 from srpo_envs.errors import ConfigError, near_miss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from srpo_envs.core import SetEnv
     from srpo_train.cli._stage import Player
@@ -44,32 +45,33 @@ def play(
     console = Console()
     env = srpo_envs.make(env_id, **parse_arguments(arguments or [], split))
     env.reset(seed=seed, options={"task_index": task} if task >= 0 else None)
-    perform(console, env, choose_players(console, env, policy, by_hand or [], seed, temperature))
+    with choose_players(console, env, policy, by_hand or [], seed, temperature) as players:
+        perform(console, env, players)
 
 
+@contextlib.contextmanager
 def choose_players(
     console: Console, env: SetEnv, policy: str, by_hand: Sequence[str], seed: int, temperature: float
-) -> Callable[[str], Player]:
-    """Return who answers for each role: a person, or the policies of a run or model.
+) -> Iterator[Callable[[str], Player]]:
+    """Say who answers for each role in the body: a person, or the policies of a run or model.
 
     Raises:
         ConfigError: a role that is played by hand does not exist, or nobody answers for one.
     """
     from srpo_train.cli._stage import Person, PolicyPlayer
-    from srpo_train.cli._worlds import find_policies, load_engines
+    from srpo_train.cli._worlds import find_policies, open_engines
 
     for role in by_hand:
         if role not in env.roles:
             raise ConfigError(f"--as {role}: the environment has no such role{near_miss(role, env.roles)}")
     person = Person(console)
     if not policy:
-        return lambda role: person
+        yield lambda role: person
+        return
     source = find_policies(policy)
     for role in env.roles:
         if role not in source.roles and "*" not in source.roles and role not in by_hand:
             raise ConfigError(f"{policy}: no policy for role {role!r}; play it yourself with --as {role}")
-    engines = load_engines(source)
-    machines = {
-        policy_id: PolicyPlayer(console, policy_id, engine, seed, temperature) for policy_id, engine in engines.items()
-    }
-    return lambda role: person if role in by_hand else machines[source.roles.get(role) or source.roles["*"]]
+    with open_engines(source) as engines:
+        machines = {name: PolicyPlayer(console, name, engine, seed, temperature) for name, engine in engines.items()}
+        yield lambda role: person if role in by_hand else machines[source.roles.get(role) or source.roles["*"]]

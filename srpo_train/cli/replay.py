@@ -37,7 +37,8 @@ def replay(
         env = branch_at(episode, branch)
         for event in env.episode.events:
             show_event(console, event)
-        perform(console, env, choose_players(console, env, policy, [], seed, temperature))
+        with choose_players(console, env, policy, [], seed, temperature) as players:
+            perform(console, env, players)
         return
     for event in rebuild(episode).events:
         show_event(console, event)

@@ -77,6 +77,7 @@ class Requester:
             max_new_tokens=member.max_new_tokens,
             seed=derive_seed(self._seed, name),
             stop=member.stop,
+            member=member,
         )
 
     def _output(self, active: ActiveSet, member: Member, answer: Generation) -> MemberOutput:
@@ -95,7 +96,7 @@ class Requester:
             prompt_token_ids=answer.prompt_token_ids,
             token_ids=answer.token_ids,
             behavior_logprobs=answer.logprobs,
-            token_mask=(1,) * len(answer.token_ids),
+            token_mask=(1,) * answer.num_tokens,
             finish_reason=answer.finish_reason,
             timings=answer.timings,
         )

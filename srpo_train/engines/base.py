@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from srpo_envs.errors import ConfigError
-from srpo_envs.records import FinishReason
+from srpo_envs.records import FinishReason, Member
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +54,8 @@ class GenerationRequest:
     """Decides this response's random numbers, whatever else is in the batch."""
     stop: tuple[str, ...] = ()
     """Texts after which generation ends; the stop text and its tokens stay in the response."""
+    member: Member | None = None
+    """Whose answer this is, for agents that are more than a model; a model sees the prompt alone."""
 
     def __post_init__(self) -> None:
         """Refuse a request that no response can satisfy.
@@ -80,7 +82,7 @@ class Generation:
     prompt_token_ids: tuple[int, ...]
     """The prompt as the policy saw it."""
     token_ids: tuple[int, ...]
-    """Sampled tokens, end-of-sequence included when it was sampled."""
+    """Sampled tokens, end-of-sequence included when it was sampled; empty where an engine knows texts only."""
     logprobs: tuple[float, ...]
     """Natural-log probability of each sampled token under the policy at the sampling temperature, before top-p and
     top-k; at temperature 0, that of temperature 1."""
@@ -92,8 +94,15 @@ class Generation:
     """Why the engine gave this request up; empty unless ``finish_reason`` is ``abort``."""
     is_hopeless: bool = False
     """An aborted request that would be given up again, such as a prompt longer than the context: do not retry it."""
+    num_unseen_tokens: int = 0
+    """Sampled tokens that an endpoint counts without saying which; they cost, and nothing can be trained on them."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds by name."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Sampled tokens, seen or not."""
+        return len(self.token_ids) + self.num_unseen_tokens
 
 
 class Engine(Protocol):

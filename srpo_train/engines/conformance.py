@@ -12,6 +12,7 @@ For an engine of your own::
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -172,11 +173,27 @@ def _check_vllm() -> ConformanceReport:
     return check_engine(lambda: VllmEngine.open(policy), policy)
 
 
+def _check_served() -> ConformanceReport:
+    from srpo_train.engines.served import ServedEngine
+    from srpo_train.engines.served_process import ServerOptions, ServerProcess
+
+    policy = conformance_policy()
+    # At its start the server looks how a reply to an empty chat would begin, and fails at a tokenizer without letters.
+    # Prompts come as tokens, so another template changes nothing.
+    options = ServerOptions(port=0, is_cpu=policy.device.type == "cpu", extra=("--chat-template", "{{ 'ab' }}"))
+    with tempfile.TemporaryDirectory(prefix="srpo-conformance-") as folder:
+        policy.save(folder)
+        with ServerProcess(folder, options) as server:
+            server.wait_until_ready()
+            return check_engine(lambda: ServedEngine(policy, [server.url]), policy)
+
+
 ENGINES: dict[str, Callable[[], ConformanceReport]] = {
     "scripted": _check_scripted,
     "transformers": _check_transformers,
     "background": _check_background,
     "vllm": _check_vllm,
+    "served": _check_served,
 }
 """The suite on each engine of this package."""
 

@@ -316,3 +316,24 @@ def test_policies_are_loaded_from_the_recipe_the_checkpoint_or_as_references(min
     assert {(spec["source"], spec["trainable"], spec["adapter"]) for spec in references.values()} == {
         (source, False, None) for source in ("builtin:tiny-team", "m", "s")
     }
+
+
+# --- servers ------------------------------------------------------------------------------------------------------
+
+SERVED = ["engine.kind=served", "engine.served.servers={team = ['http://gpu-1:8000', 'http://gpu-2:8000']}"]
+
+
+def test_a_recipe_names_the_servers_of_each_policy(minimal: Path) -> None:
+    recipe = load_recipe(minimal, SERVED)
+    assert recipe.engine.served is not None
+    assert recipe.engine.served.servers == {"team": ("http://gpu-1:8000", "http://gpu-2:8000")}
+    minimal.write_text(recipe.to_toml())
+    assert load_recipe(minimal) == recipe
+
+
+def test_servers_that_do_not_fit_the_policies_are_refused(minimal: Path) -> None:
+    assert "needs to know the servers" in failure(minimal, "engine.kind=served")
+    assert 'set kind = "served"' in failure(minimal, SERVED[1])
+    assert "only one has 'judge'" in failure(minimal, *SERVED, "engine.served.servers.judge=['http://gpu-3:8000']")
+    assert "at least 1" in failure(minimal, SERVED[0], "engine.served.servers={team = []}")
+    assert "servers hold whole models" in failure(minimal, *SERVED, "policies.team.adapter={}")

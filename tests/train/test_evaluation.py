@@ -7,12 +7,13 @@ import dataclasses
 import pytest
 from factories import NumberTasks, boxed, make_episode, make_event
 
-from srpo_envs.errors import ToolError
+from srpo_envs.errors import ConfigError, NoEpisodeError, ToolError
 from srpo_envs.workflows.single_agent import SingleAgent
 from srpo_train.collect import Collector
+from srpo_train.engines.agent import AgentReply
 from srpo_train.engines.base import Sampling
 from srpo_train.engines.scripted import ScriptedEngine
-from srpo_train.evaluation import evaluate, score_samples
+from srpo_train.evaluation import evaluate, evaluate_agent, score_samples
 from srpo_train.metrics import check_name
 
 
@@ -133,3 +134,94 @@ def test_nothing_finished_scores_nothing():
 def test_a_malformed_answer_counts_as_wrong():
     episode = dataclasses.replace(make_episode(reward=0.0), info={"answer": None, "correct": False})
     assert score_samples((episode,))["eval/avg_at_k"] == 0.0
+
+
+# --- anyone's agent -----------------------------------------------------------------------------------------------
+
+TEAM = "ArithmeticSolverVerifier-v0"
+
+
+def score(agent, **settings):
+    return evaluate_agent(
+        agent, TEAM, **{"env_kwargs": {"split": "test", "num_solvers": 2}, "num_tasks": 4, **settings}
+    )
+
+
+def left_to_right(question):
+    """Solve ``Compute 3*7-4 from left to right, mod 10.``"""
+    import re
+
+    first, *steps = re.findall(r"[+*-]?\d+", re.search(r"Compute (\S+)", question)[1])
+    value = int(first)
+    for step in steps:
+        value = {"+": value + int(step[1:]), "-": value - int(step[1:]), "*": value * int(step[1:])}[step[0]]
+    return value % 10
+
+
+def able(member):
+    text = "<verify>approve</verify>" if member.role == "verifier" else boxed(left_to_right(member.prompt))
+    return AgentReply(text=text, num_tokens=10)
+
+
+def test_an_agent_of_ones_own_is_scored_with_the_same_metrics():
+    evaluation = score(able)
+    # Two drafts, a verdict and the answer: 4 calls of 10 tokens each; 1e6 / 40 right answers per million tokens.
+    assert evaluation.metrics["eval/accuracy"] == 1.0
+    assert evaluation.metrics["eval/num_calls"] == 4 * 4
+    assert evaluation.metrics["eval/num_tokens"] == 4 * 40
+    assert evaluation.metrics["eval/response_length/solver"] == 10
+    assert evaluation.metrics["eval/utility"] == 25_000.0
+    for name in evaluation.metrics:
+        check_name(name)
+    assert {m.policy_id for e in evaluation.episodes for event in e.events for m in event.members} == {"agent"}
+
+
+def test_episodes_of_an_agent_pass_the_audit(tmp_path):
+    from srpo_envs.audit import audit_episodes
+
+    audit_episodes(score(able).episodes, replay=True).raise_if_failed()
+
+
+def test_without_counts_there_is_no_utility():
+    metrics = score(lambda member: able(member).text).metrics
+    assert (metrics["eval/accuracy"], metrics["eval/num_tokens"]) == (1.0, 0.0)
+    assert "eval/utility" not in metrics
+
+
+def test_roles_may_be_played_by_different_agents_and_engines():
+    engine = ScriptedEngine("critic", {"": "<verify>approve</verify>"})
+    evaluation = score({"verifier": engine, "*": able})
+    players = {m.role: m.policy_id for e in evaluation.episodes for event in e.events for m in event.members}
+    assert players == {"solver": "agent", "verifier": "critic", "aggregator": "agent"}
+    assert evaluation.metrics["eval/accuracy"] == 1.0
+
+
+def test_an_agent_that_fails_at_a_task_is_wrong_there_and_broken_surroundings_are_left_out():
+    def fragile(member):
+        value = left_to_right(member.prompt)
+        if value % 2:
+            raise error
+        return able(member)
+
+    error = ValueError("cannot count")
+    wrong = score(fragile, num_tasks=16).metrics
+    error = ToolError("no calculator")
+    left_out = score(fragile, num_tasks=16).metrics
+    assert 0 < wrong["eval/accuracy"] < 1
+    assert left_out["eval/accuracy"] == 1.0
+    assert wrong["eval/num_failed_episodes"] == left_out["eval/num_failed_episodes"] > 0
+    assert wrong["eval/accuracy"] == left_out["eval/num_episodes"] / 16
+
+
+def test_an_agent_that_never_answers_is_told():
+    with pytest.raises(NoEpisodeError, match="expected a text or an AgentReply, got None"):
+        score(lambda member: None)
+
+
+def test_misuse_of_agents_is_refused():
+    with pytest.raises(ConfigError, match="another agent is called 'solver' too"):
+        score({"solver": able, "*": ScriptedEngine("solver", [])})
+    with pytest.raises(ConfigError, match="no policy for role 'verifier'"):
+        score({"solver": able})
+    with pytest.raises(ConfigError, match="100000 tasks to evaluate"):
+        score(able, num_tasks=100_000)

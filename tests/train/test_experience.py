@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from factories import make_episode, make_event, make_member
 
+from srpo_envs.errors import ConfigError
 from srpo_train.experience import build_experience
 from srpo_train.objective import preset
 
@@ -84,6 +85,15 @@ def test_an_overlong_row_takes_its_whole_event_along_before_returns_are_compared
 def test_outputs_that_no_policy_sampled_are_not_trained_on():
     event = make_event(1, members=(make_member(0, prompt_token_ids=()),))
     assert build_experience([make_episode(events=(event,))], SRPO, max_row_tokens=100).batch.num_events == 0
+
+
+def test_texts_of_a_policy_without_their_tokens_are_refused():
+    texts_only = make_member(
+        0, policy_id="gpt", text="7", prompt_token_ids=(), token_ids=(), behavior_logprobs=(), token_mask=(1, 1)
+    )
+    episode = make_episode(events=(make_event(1, members=(texts_only,)),))
+    with pytest.raises(ConfigError, match="policy 'gpt' answered member_index 0 without token ids"):
+        build_experience([episode], SRPO, max_row_tokens=100)
 
 
 def test_nothing_to_train_on_is_an_empty_batch():

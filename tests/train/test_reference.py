@@ -31,6 +31,8 @@ def test_every_key_of_a_recipe_is_in_the_reference_with_its_sentence() -> None:
         assert f"[{section}" in reference or f"| `{section}` |" in reference
     for section, keys in parse_recipe(SMALLEST).model_dump().items():
         for key in keys if isinstance(keys, dict) and section not in ("policies", "roles") else ():
+            if f"### [{section}.{key}]" in reference:
+                continue
             row = re.search(rf"^\| `{key}` \| (.+) \| (.+) \| (.+) \|$", reference, re.MULTILINE)
             assert row, f"{section}.{key}"
             assert row[3].endswith("."), f"{section}.{key} has no sentence"

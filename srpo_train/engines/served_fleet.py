@@ -1,0 +1,172 @@
+"""Several servers with the same weights: who gets a request, who is set aside, and how one comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from typing import Any
+
+from srpo_envs.errors import EngineError
+from srpo_train.engines.routing import PrefixRouter
+from srpo_train.engines.served_server import Published, ServerFaultError, VllmServer
+
+logger = logging.getLogger(__name__)
+
+
+class Fleet:
+    """The servers of one policy, used from one event loop.
+
+    A server gets requests only while it is known to have the published weights. One that breaks off, or answers with
+    other weights (it was restarted), is set aside and looked after beside the requests: asked until it answers, given
+    the published weights when its own are others, and then it is back.
+
+    Args:
+        policy_id: Named in errors.
+        servers: At least one.
+        version: The policy's number for the weights that the servers were started with.
+        outage_s: How long requests wait while no server is fit.
+        probe_s: Pause between two looks at a server that is set aside.
+        beside: Starts a task on the loop.
+    """
+
+    def __init__(
+        self,
+        policy_id: str,
+        servers: Sequence[VllmServer],
+        *,
+        version: int,
+        outage_s: float,
+        probe_s: float,
+        beside: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self.servers = tuple(servers)
+        self._policy_id = policy_id
+        self._outage_s = outage_s
+        self._probe_s = probe_s
+        self._beside = beside
+        self._router = PrefixRouter()
+        self._by_url = {server.url: server for server in servers}
+        self._looked_after: set[str] = set()
+        self._unasked = {server.url for server in servers}
+        self._news = asyncio.Event()
+        self.published = Published(version=version)
+        """The weights that sample now."""
+
+    async def pick(self, prompt: Hashable) -> VllmServer:
+        """Return the server for a prompt; wait while none is fit, and in the beginning until all have been asked.
+
+        Raises:
+            EngineError: none was fit for too long; names every server and its trouble.
+        """
+        self._look_after_all()
+        try:
+            async with asyncio.timeout(self._outage_s):
+                while self._unasked or not (fit := self._fit()):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise EngineError(
+                f"engine of policy {self._policy_id!r}: no server was fit for {self._outage_s:g} s ({self._troubles()})"
+            ) from None
+        return self._by_url[self._router.pick(prompt, fit)]
+
+    def set_aside(self, server: VllmServer, trouble: str) -> None:
+        """Give a server no more requests until it is well and has the published weights."""
+        if not server.trouble:
+            logger.warning("server %s is set aside: %s", server.url, trouble)
+        server.trouble = trouble
+        self._router.forget(server.url)
+        self._look_after_all()
+
+    async def publish(self, published: Published) -> None:
+        """Give weights to all servers that can be reached; the others get them when they are back.
+
+        Raises:
+            EngineError: a server did not take them (names it and the step), or none could be reached.
+        """
+        self.published = published
+        self._router = PrefixRouter()
+        for server in self.servers:
+            server.trouble = server.trouble or "new weights are on their way"
+        faults = [fault for fault in await asyncio.gather(*map(self._give, self.servers)) if fault]
+        self._look_after_all()
+        if refused := [str(fault) for fault in faults if not fault.is_down]:
+            raise EngineError(
+                f"policy {self._policy_id!r}: publishing version {published.version} failed: {'; '.join(refused)}"
+            )
+        if len(faults) == len(self.servers):
+            await self.pick("")  # all of them may be starting; what they get when they answer are these weights
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for server in self.servers:
+            await server.close()
+
+    async def _give(self, server: VllmServer) -> ServerFaultError | None:
+        async with server.changing:
+            try:
+                if server.trouble:  # else it was brought back with these weights while we waited for it
+                    await self._send(server)
+            except ServerFaultError as fault:
+                server.trouble = str(fault)
+                return fault
+            finally:
+                self._heard_of(server)
+        return None
+
+    async def _send(self, server: VllmServer) -> None:
+        published = self.published
+        await server.take(published)
+        if published is self.published:
+            self._is_fit(server)
+
+    def _look_after_all(self) -> None:
+        for server in self.servers:
+            if server.trouble and server.url not in self._looked_after:
+                self._looked_after.add(server.url)
+                self._beside(self._look_after(server))
+
+    async def _look_after(self, server: VllmServer) -> None:
+        """Look at a server until it is fit."""
+        try:
+            while server.trouble:
+                async with server.changing:
+                    if server.trouble:
+                        await self._bring_back(server)
+                self._heard_of(server)
+                if server.trouble:
+                    await asyncio.sleep(self._probe_s)
+        finally:
+            self._looked_after.discard(server.url)
+
+    async def _bring_back(self, server: VllmServer) -> None:
+        try:
+            label = await server.label()
+            if label == self.published.label:
+                self._is_fit(server)
+            elif self.published.folder is None:
+                raise ServerFaultError(f"{server.url}: it has the weights {label!r}; restart it, or publish first")
+            else:
+                logger.warning("%s has the weights %r, not %r", server.url, label, self.published.label)
+                await self._send(server)
+        except ServerFaultError as fault:
+            if str(fault) != server.trouble:
+                logger.warning("%s", fault)
+            server.trouble = str(fault)
+
+    def _is_fit(self, server: VllmServer) -> None:
+        if server.trouble:
+            logger.info("server %s is fit", server.url)
+        server.trouble = ""
+
+    def _heard_of(self, server: VllmServer) -> None:
+        self._unasked.discard(server.url)
+        self._news.set()
+
+    def _fit(self) -> dict[str, int]:
+        """Requests under way by server, for those that may get more."""
+        return {server.url: server.num_under_way for server in self.servers if not server.trouble}
+
+    def _troubles(self) -> str:
+        return "; ".join(server.trouble for server in self.servers)

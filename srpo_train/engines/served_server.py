@@ -1,0 +1,201 @@
+"""One vLLM server, with its development and scale-out endpoints: what it is asked, and how new weights get there."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from srpo_envs.errors import SrpoError
+from srpo_train.engines.endpoint import Endpoint, Patience, Reply
+
+FRESH = "default"
+"""What a server calls the weights that it was started with."""
+UNFINISHED = "unfinished"
+"""What we call weights while they are being replaced; a push that breaks off leaves it behind."""
+
+WORKER_METHOD = "keep_whole_distribution"
+"""Of `srpo_train.engines.served_worker.PolicyWorker`, which servers are started with."""
+
+_GENERATE = "/inference/v1/generate"
+_SHORT_S = 10.0
+"""Longest wait for a question that takes no work."""
+_LOWEST_LOGPROB = -9999.0
+"""What vLLM writes in place of minus infinity and of what is not a number."""
+
+
+class ServerFaultError(SrpoError, RuntimeError):
+    """A server did not do what it was asked; `is_down` when it cannot be reached at all."""
+
+    def __init__(self, message: str, *, is_down: bool = False) -> None:
+        super().__init__(message)
+        self.is_down = is_down
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """Weights that all servers are to have."""
+
+    version: int
+    """The policy's number for them."""
+    label: str = FRESH
+    """What servers call them; no other weights of any run are called so, but for those they were started with."""
+    folder: Path | None = None
+    """Where servers find them; None for those they were started with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampled:
+    """One response of a server."""
+
+    token_ids: tuple[int, ...]
+    """What was sampled."""
+    logprobs: tuple[float, ...]
+    """Log-probability of each."""
+    finish_reason: str
+    """vLLM's word."""
+    labels: frozenset[str]
+    """The weights that sampled it; several when they changed on the way."""
+
+
+class VllmServer:
+    """Talks to one server, from one event loop.
+
+    Args:
+        url: Its address.
+        patience: Timeouts; retries are made by whoever has other servers to turn to.
+        publish_timeout_s: Longest time of a push, all steps together.
+        api_key: Sent as a bearer token; empty for none.
+        max_connections: Most requests at a time.
+
+    Raises:
+        ConfigError: the URL is not one.
+    """
+
+    def __init__(
+        self, url: str, *, patience: Patience, publish_timeout_s: float, api_key: str = "", max_connections: int = 1024
+    ) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        url = url.rstrip("/").removesuffix("/v1")
+        self._endpoint = Endpoint(url, patience=patience, headers=headers, max_connections=max_connections)
+        self._publish_timeout_s = publish_timeout_s
+        self.num_under_way = 0
+        """Requests that wait for this server."""
+        self.context_length = 0
+        """Most tokens of prompt and response together; 0 until it was asked."""
+        self.trouble = "it was not asked yet"
+        """Why it gets no requests; empty when it does."""
+        self.changing = asyncio.Lock()
+        """Held while its weights are looked at or replaced."""
+        self._preparing = asyncio.Lock()
+        self._keeps_whole_distribution = False
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self._endpoint.url
+
+    async def generate(self, prompt: tuple[int, ...], params: Mapping[str, Any]) -> Reply:
+        """Ask once for a response to prompt tokens.
+
+        Raises:
+            ServerFaultError: tokens are to be removed, and the server cannot say how likely the others were before.
+        """
+        self.num_under_way += 1
+        try:
+            if params["top_p"] < 1 or params["top_k"] > 0:
+                await self._keep_whole_distribution()
+            return await self._endpoint.post(_GENERATE, {"token_ids": prompt, "sampling_params": params})
+        finally:
+            self.num_under_way -= 1
+
+    async def label(self) -> str:
+        """Return what the server calls its weights, and see on the way that it is well.
+
+        Raises:
+            ServerFaultError: it does not answer as a vLLM with development endpoints does.
+        """
+        self._keeps_whole_distribution = False  # it may have been restarted
+        await self._do("ask for its health", "GET", "/health")
+        models = (await self._do("ask for its model", "GET", "/v1/models")).body.get("data")
+        model = models[0] if isinstance(models, list) and models and isinstance(models[0], Mapping) else {}
+        self.context_length = int(model.get("max_model_len") or 0)
+        label = (await self._do("ask for its weights", "GET", "/weight_info")).body.get("weight_version")
+        if not self.context_length or not isinstance(label, str):
+            raise ServerFaultError(f"{self.url}: it does not say its context length and its weights; is it vLLM 0.32?")
+        return label
+
+    async def take(self, published: Published) -> None:
+        """Replace the weights; requests under way are aborted.
+
+        The label is changed first and last: a push that breaks off anywhere leaves a server that says so.
+
+        Raises:
+            ServerFaultError: names the step that failed, or during which the time ran out.
+        """
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(published.folder)}}
+        steps: list[tuple[str, str, Any]] = [
+            ("mark the weights as unfinished", "/update_weight_version", {"new_version": UNFINISHED}),
+            ("pause", "/pause?mode=abort", None),
+            ("load the weights", "/collective_rpc", reload),
+            ("clear the prefix cache", "/reset_prefix_cache?reset_running_requests=true", None),
+            ("resume", "/resume", None),
+            ("name the weights", "/update_weight_version", {"new_version": published.label}),
+        ]
+        end = time.monotonic() + self._publish_timeout_s
+        for what, path, payload in steps:
+            reply = await self._do(what, "POST", path, payload, timeout_s=max(end - time.monotonic(), 1e-3))
+            if reply.body.get("success") is False:
+                raise ServerFaultError(f"{self.url}: could not {what}: {dict(reply.body)}")
+        if (label := await self.label()) != published.label:
+            raise ServerFaultError(
+                f"{self.url}: it has the weights {label!r} after those of {published.label!r} were sent"
+            )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._endpoint.close()
+
+    async def _keep_whole_distribution(self) -> None:
+        async with self._preparing:
+            if not self._keeps_whole_distribution:
+                what = "keep log-probabilities as before top-k and top-p, which those of `srpo serve-policy` can"
+                await self._do(what, "POST", "/collective_rpc", {"method": WORKER_METHOD})
+                self._keeps_whole_distribution = True
+
+    async def _do(
+        self, what: str, method: str, path: str, payload: Any = None, *, timeout_s: float = _SHORT_S
+    ) -> Reply:
+        ask = self._endpoint.get(path, timeout_s=timeout_s) if method == "GET" else None
+        reply = await (ask or self._endpoint.post(path, payload, timeout_s=timeout_s))
+        if not reply.is_good:
+            hint = "; start it with `srpo serve-policy`" if reply.status in (403, 404) else ""
+            raise ServerFaultError(f"{self.url}: could not {what}: {reply.reason}{hint}", is_down=reply.is_down)
+        return reply
+
+
+def read_sampled(body: Mapping[str, Any]) -> Sampled:
+    """Read the first choice of a server's answer.
+
+    Raises:
+        ValueError: it is not what was asked for.
+        FloatingPointError: the model's logits are not numbers.
+    """
+    try:
+        (choice,) = body["choices"]
+        token_ids = tuple(int(token) for token in choice["token_ids"])
+        logprobs = tuple(float(entry["logprob"]) for entry in choice["logprobs"]["content"])
+        sampled = tuple(int(entry["token_id"]) for entry in choice["logprobs"]["content"])
+        labels = frozenset(str(span["version"]) for span in choice["weight_versions"] or ())
+        finish_reason = str(choice["finish_reason"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"an answer without {error}: {str(dict(body))[:200]}") from error
+    if sampled != token_ids:
+        raise ValueError(f"{len(token_ids)} tokens with log-probabilities of {len(sampled)} others")
+    if not all(math.isfinite(value) and value > _LOWEST_LOGPROB for value in logprobs):
+        raise FloatingPointError("the model's logits are not finite")
+    return Sampled(token_ids=token_ids, logprobs=logprobs, finish_reason=finish_reason, labels=labels)

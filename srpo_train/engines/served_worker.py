@@ -1,0 +1,17 @@
+"""What a vLLM server's workers learn from us: `srpo serve-policy` starts them with this class beside vLLM's own."""
+
+from __future__ import annotations
+
+from srpo_train.engines.vllm_sampler import keep_whole_distribution
+
+
+class PolicyWorker:
+    """Methods that a worker gets in addition, called by name through ``/collective_rpc``."""
+
+    _keeps_whole_distribution = False
+
+    def keep_whole_distribution(self) -> None:
+        """Report log-probabilities as they are before top-k and top-p from now on; once is enough."""
+        if not self._keeps_whole_distribution:
+            keep_whole_distribution(self)
+            self._keeps_whole_distribution = True

@@ -1,0 +1,177 @@
+"""A vLLM server in miniature, for tests of what talks to one: the same endpoints over a tiny model of its own.
+
+What was measured of the real one holds here: it calls its first weights ``default``, writes the name of its weights on
+every response, takes weights from a folder, keeps the old prefix cache until that is cleared, aborts requests at a
+pause, and knows nothing of what was before a restart.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from json_server import Answer, Asked, JsonServer
+
+from srpo_train.engines.base import Sampling
+from srpo_train.engines.decoding import Row, Sampled, decode_batch
+from srpo_train.engines.stopping import StopTexts
+from srpo_train.policies import Policy
+
+_ABORTED = {"finish_reason": "abort", "token_ids": [], "logprobs": {"content": []}, "weight_versions": []}
+
+
+class FakeVllm(JsonServer):
+    """One server.
+
+    Args:
+        policy: Whose weights it starts with; a copy is made.
+        max_model_len: Its context.
+        has_worker_extension: Whether it was started as `srpo serve-policy` does.
+    """
+
+    def __init__(self, policy: Policy, *, max_model_len: int = 128, has_worker_extension: bool = True) -> None:
+        self._first = copy.deepcopy(policy.model.state_dict())
+        self.policy = Policy(
+            policy_id="served", model=copy.deepcopy(policy.model), tokenizer=policy.tokenizer, version=policy.version
+        )
+        self.max_model_len = max_model_len
+        self.has_worker_extension = has_worker_extension
+        self.planned: dict[str, list[Answer]] = defaultdict(list)
+        """Answers by path that are given in place of the real ones, one after another."""
+        self.delay_s = 0.0
+        self._stop_texts = StopTexts(self.policy.decode, self.policy.model.config.vocab_size)
+        self._model_lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting_lock = threading.Lock()
+        self._waiting: list[tuple[Row, Sampling]] = []
+        self._decoded: dict[int, Sampled] = {}
+        self._forget_everything()
+        super().__init__(self._reply)
+
+    def restart(self) -> None:
+        """Come back as after a crash, with the weights of the beginning."""
+        self.stop()
+        self._forget_everything()
+        self.start()
+
+    def prompts(self) -> list[tuple[int, ...]]:
+        """The prompts it was asked to continue, in order."""
+        return [tuple(asked.body["token_ids"]) for asked in self.asked if asked.path.endswith("/generate")]
+
+    def pushes(self) -> int:
+        """How often it was given weights."""
+        return sum(asked.body["method"] == "reload_weights" for asked in self.asked if asked.path == "/collective_rpc")
+
+    def _forget_everything(self) -> None:
+        self.policy.model.load_state_dict(self._first)
+        self.label = "default"
+        self.is_paused = False
+        self.has_old_cache = False
+        self.keeps_whole_distribution = 0
+        self.num_aborts = 0
+
+    def _reply(self, asked: Asked) -> Answer:
+        if self.planned[asked.path]:
+            return self.planned[asked.path].pop(0)
+        return getattr(self, "_" + asked.path.strip("/").replace("/", "_"))(asked)
+
+    def _health(self, asked: Asked) -> Answer:
+        return Answer("")
+
+    def _v1_models(self, asked: Asked) -> Answer:
+        return Answer({"object": "list", "data": [{"id": "team", "max_model_len": self.max_model_len}]})
+
+    def _weight_info(self, asked: Asked) -> Answer:
+        return Answer({"weight_version": self.label})
+
+    def _update_weight_version(self, asked: Asked) -> Answer:
+        self.label = asked.body["new_version"]
+        return Answer({"success": True, "new_version": self.label})
+
+    def _pause(self, asked: Asked) -> Answer:
+        self.is_paused = True
+        self.num_aborts += 1
+        return Answer({"status": "paused"})
+
+    def _resume(self, asked: Asked) -> Answer:
+        self.is_paused = False
+        return Answer({"status": "resumed"})
+
+    def _reset_prefix_cache(self, asked: Asked) -> Answer:
+        self.has_old_cache = False
+        return Answer({"success": True})
+
+    def _collective_rpc(self, asked: Asked) -> Answer:
+        if asked.body["method"] == "reload_weights":
+            return self._load(Path(asked.body["kwargs"]["weights_path"]))
+        if not self.has_worker_extension:
+            return Answer({"error": {"message": "'CPUWorker' object has no attribute"}}, status=500)
+        self.keeps_whole_distribution += 1
+        return Answer({"results": [None]})
+
+    def _load(self, folder: Path) -> Answer:
+        from safetensors.torch import load_file
+
+        if not self.is_paused:
+            return Answer({"error": {"message": "weights loaded while requests are under way"}}, status=500)
+        weights = {
+            name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(path).items()
+        }
+        with self._model_lock:
+            self.policy.model.load_state_dict(weights)
+        self.has_old_cache = True
+        return Answer({"results": [None]})
+
+    def _inference_v1_generate(self, asked: Asked) -> Answer:
+        params = asked.body["sampling_params"]
+        if len(asked.body["token_ids"]) >= self.max_model_len:
+            return Answer(
+                {"error": {"message": "The decoder prompt is longer than the maximum model length"}}, status=400
+            )
+        num_aborts, label = self.num_aborts, self.label
+        time.sleep(self.delay_s)
+        while self.is_paused:
+            time.sleep(0.002)
+        if self.num_aborts != num_aborts:
+            return Answer({"choices": [{"index": 0, **_ABORTED}]})
+        assert not self.has_old_cache, "asked before the prefix cache of the old weights was cleared"
+        return Answer({"choices": [self._sample(tuple(asked.body["token_ids"]), params, label)]})
+
+    def _sample(self, prompt: tuple[int, ...], params: dict[str, Any], label: str) -> dict[str, Any]:
+        sampling = Sampling(temperature=params["temperature"], top_p=params["top_p"], top_k=params["top_k"])
+        row = Row(
+            index=next(self._numbers),
+            prompt=prompt,
+            limit=params["max_tokens"],
+            seed=params["seed"],
+            stops=tuple(params["stop"]),
+        )
+        sampled = self._decode(row, sampling)
+        pairs = zip(sampled.token_ids, sampled.logprobs, strict=True)
+        return {
+            "index": 0,
+            "finish_reason": sampled.finish_reason,
+            "stop_reason": None,
+            "token_ids": list(sampled.token_ids),
+            "logprobs": {"content": [{"token_id": token, "logprob": logprob, "rank": 1} for token, logprob in pairs]},
+            "weight_versions": [{"version": label, "start": 0, "end": len(sampled.token_ids)}],
+        }
+
+    def _decode(self, row: Row, sampling: Sampling) -> Sampled:
+        """Decode together what came while the model was busy: whoever gets it next does the others' work too."""
+        with self._waiting_lock:
+            self._waiting.append((row, sampling))
+        with self._model_lock:
+            if row.index not in self._decoded:
+                with self._waiting_lock:
+                    batch = [other for other, its in self._waiting if its == sampling]
+                    self._waiting = [(other, its) for other, its in self._waiting if its != sampling]
+                with self.policy.sampling_mode():
+                    for sampled in decode_batch(self.policy, batch, sampling, self._stop_texts):
+                        self._decoded[sampled.index] = sampled
+            return self._decoded.pop(row.index)

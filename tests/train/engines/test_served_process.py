@@ -1,0 +1,189 @@
+"""The command that starts a server; and, where vLLM is installed, a real server from its start to its end."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import sys
+
+import pytest
+
+from srpo_envs.errors import ConfigError, EngineError, MissingExtraError
+from srpo_train.engines.served_process import ServerOptions, ServerProcess, server_command
+
+HAS_VLLM = importlib.util.find_spec("vllm") is not None
+needs_vllm = pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed")
+
+
+def options_of(command: list[str]) -> dict[str, str]:
+    pairs = zip(command, [*command[1:], ""], strict=True)
+    return {name: "" if value.startswith("--") else value for name, value in pairs if name.startswith("--")}
+
+
+def test_a_server_gets_what_the_engine_needs_of_it():
+    command = server_command("model-dir", ServerOptions(port=8123))
+    options = options_of(command)
+    assert command[:3] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    assert (options["--model"], options["--host"], options["--port"]) == ("model-dir", "127.0.0.1", "8123")
+    assert "--enable-scale-out" in options
+    assert options["--worker-extension-cls"] == "srpo_train.engines.served_worker.PolicyWorker"
+    assert options["--logprobs-mode"] == "processed_logprobs"
+    assert options["--generation-config"] == "vllm"
+    assert options["--dtype"] == "auto"
+    assert not {"--enforce-eager", "--kv-cache-memory-bytes", "--max-model-len"} & options.keys()
+
+
+def test_on_a_cpu_it_is_small_and_exact():
+    options = options_of(server_command("m", ServerOptions(is_cpu=True)))
+    assert (options["--dtype"], options["--kv-cache-memory-bytes"], options["--block-size"]) == ("float32", "64M", "32")
+    assert {"--enforce-eager", "--no-enable-chunked-prefill"} <= options.keys()
+    assert options_of(server_command("m", ServerOptions(is_cpu=True, dtype="bfloat16")))["--dtype"] == "bfloat16"
+
+
+def test_sizes_and_further_options_are_passed_on():
+    command = server_command(
+        "m", ServerOptions(max_model_len=4096, kv_cache="8G", max_num_seqs=32, extra=("--tensor-parallel-size", "2"))
+    )
+    options = options_of(command)
+    assert (options["--max-model-len"], options["--kv-cache-memory-bytes"]) == ("4096", "8G")
+    assert options["--max-num-seqs"] == "32"
+    assert command[-2:] == ["--tensor-parallel-size", "2"]
+
+
+def test_the_workers_class_is_where_the_command_says():
+    from srpo_train.engines.served_worker import PolicyWorker
+
+    assert f"{PolicyWorker.__module__}.{PolicyWorker.__qualname__}" in server_command("m", ServerOptions())
+
+
+def test_a_worker_changes_its_sampler_once():
+    torch = pytest.importorskip("torch")
+    from types import SimpleNamespace
+
+    from srpo_train.engines.served_worker import PolicyWorker
+
+    def draw(logits, generators, k, p):
+        logits.fill_(-1.0)
+        return logits.argmax(-1), None
+
+    worker = PolicyWorker()
+    module = SimpleNamespace(forward=draw)
+    worker.model_runner = SimpleNamespace(sampler=SimpleNamespace(topk_topp_sampler=module))
+    worker.keep_whole_distribution()
+    changed = module.forward
+    worker.keep_whole_distribution()
+    assert module.forward is changed is not draw
+    _, logprobs = changed(torch.tensor([[0.0, 1.0]]), {}, None, None)
+    assert logprobs[0].exp().sum() == pytest.approx(1.0)
+    assert float(logprobs[0, 1] - logprobs[0, 0]) == pytest.approx(1.0)
+
+
+@pytest.mark.skipif(HAS_VLLM, reason="vLLM is installed")
+def test_without_vllm_the_extra_is_named():
+    with pytest.raises(MissingExtraError, match=r"srpo\[vllm\]"):
+        ServerProcess("m", ServerOptions())
+
+
+def test_a_port_in_use_is_refused(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+            ServerProcess("m", ServerOptions(port=port))
+
+
+def stand_in(monkeypatch, code: str) -> None:
+    """Let a few lines of Python take the place of vLLM."""
+    import srpo_train.engines.served_process as module
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(
+        module, "server_command", lambda model, options: [sys.executable, "-c", code, str(options.port)]
+    )
+
+
+SERVER = """
+import http.server, sys
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def log_message(self, *a): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Health).serve_forever()
+"""
+
+
+def test_a_server_is_waited_for_and_ends_with_its_object(monkeypatch):
+    stand_in(monkeypatch, SERVER)
+    with ServerProcess("m", ServerOptions(port=0)) as server:
+        assert server.wait_until_ready(30.0) < 30.0
+        assert server.is_healthy()
+    assert not server.is_healthy()
+    server.stop()
+
+
+def test_a_server_that_ends_before_it_is_ready_is_told(monkeypatch):
+    stand_in(monkeypatch, "raise SystemExit(3)")
+    with (
+        ServerProcess("m", ServerOptions(port=0)) as server,
+        pytest.raises(EngineError, match="status 3 before it was"),
+    ):
+        server.wait_until_ready(30.0)
+
+
+def test_a_server_that_ignores_the_end_is_ended_by_force(monkeypatch):
+    stand_in(monkeypatch, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVER)
+    server = ServerProcess("m", ServerOptions(port=0))
+    server.wait_until_ready(30.0)
+    server.stop(grace_s=0.2)
+    assert server.wait() == -9
+
+
+def test_a_server_that_never_gets_ready_is_told(monkeypatch):
+    stand_in(monkeypatch, "import time; time.sleep(60)")
+    with (
+        ServerProcess("m", ServerOptions(port=0)) as server,
+        pytest.raises(EngineError, match=r"not ready after 0\.3 s"),
+    ):
+        server.wait_until_ready(0.3)
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_a_real_server_keeps_every_promise():
+    """Sampling, publication, and a restart with old weights, on vLLM itself."""
+    from srpo_train.engines.conformance import ENGINES
+
+    ENGINES["served"]().require()
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_a_real_server_that_was_restarted_gets_the_published_weights(tmp_path):
+    import torch
+
+    from srpo_train.engines.base import GenerationRequest, Sampling
+    from srpo_train.engines.conformance_policy import PROMPTS, conformance_policy
+    from srpo_train.engines.publishing import weights_of
+    from srpo_train.engines.served import ServedEngine
+    from srpo_train.engines.transformers import TransformersEngine
+
+    policy = conformance_policy()
+    policy.save(tmp_path / "model")
+    request = GenerationRequest(request_id="r", prompt=PROMPTS[0], max_new_tokens=12, seed=0)
+    greedy = Sampling(temperature=0)
+    template = ("--chat-template", "{{ 'ab' }}")  # see `srpo_train.engines.conformance`
+    with ServerProcess(str(tmp_path / "model"), ServerOptions(port=0, is_cpu=True, extra=template)) as server:
+        server.wait_until_ready()
+        engine = ServedEngine(policy, [server.url], outage_s=600.0)
+        with torch.no_grad():
+            for parameter in policy.model.parameters():
+                parameter.mul_(1.5)
+        engine.publish(1, weights_of(policy))
+        (expected,) = TransformersEngine(policy).generate([request], greedy)
+        assert engine.generate([request], greedy)[0].token_ids == expected.token_ids
+        port = int(server.url.rpartition(":")[2])
+    with ServerProcess(str(tmp_path / "model"), ServerOptions(port=port, is_cpu=True, extra=template)) as server:
+        server.wait_until_ready()
+        (again,) = engine.generate([request], greedy)
+        assert (again.token_ids, again.policy_version) == (expected.token_ids, 1)
+        engine.close()
