@@ -194,7 +194,8 @@ class VllmConfig(_Section):
     dtype: Literal["policy", "float32", "bfloat16", "float16"] = "policy"
     """Number format there; `policy` takes that of the policy."""
     gpu_memory_utilization: _Probability = 0.4
-    """Share of a GPU's memory for vLLM's weights and cache; what is left is the trainer's when they share the GPU."""
+    """Share of a GPU's memory that each vLLM takes for weights and cache; what is left is the trainer's when they share
+    the GPU."""
     kv_cache_memory_bytes: NonNegativeInt = 0
     """Size of the cache per GPU, in place of that share; 0 keeps to the share, and to 64 MiB on a CPU."""
     max_model_len: NonNegativeInt = 0
@@ -206,7 +207,8 @@ class VllmConfig(_Section):
     tensor_parallel_size: PositiveInt = 1
     """GPUs that share a model; above 1 the weights reach them through a file in memory."""
     sleep: bool = False
-    """Give vLLM's memory to the trainer during updates; for a GPU they share. Without effect on a CPU."""
+    """Give vLLM's memory to the trainer during updates; for a GPU they share, and for one vLLM. Without effect on a
+    CPU."""
     publish_timeout_s: PositiveFloat = 300.0
     """Seconds after which a publication of weights counts as hung and the run ends."""
 

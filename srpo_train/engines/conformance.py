@@ -49,7 +49,7 @@ class CheckResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConformanceReport:
+class EngineReport:
     """What came of the suite on one engine."""
 
     engine: str
@@ -82,7 +82,7 @@ def check_engine(
     decode: Callable[[Sequence[int]], str] | None = None,
     eos_ids: Sequence[int] | None = None,
     checks: Sequence[Callable[[Bench], None]] = CHECKS,
-) -> ConformanceReport:
+) -> EngineReport:
     """Try every promise on an engine.
 
     Args:
@@ -114,10 +114,10 @@ def check_engine(
         results = tuple(_try(check, bench) for check in checks)
     finally:
         bench.engine.close()
-    return ConformanceReport(engine=type(bench.engine).__name__, results=results)
+    return EngineReport(engine=type(bench.engine).__name__, results=results)
 
 
-def format_table(reports: Sequence[ConformanceReport]) -> str:
+def format_table(reports: Sequence[EngineReport]) -> str:
     """Return the reports side by side as a Markdown table."""
     head = ["promise", *(f"`{report.engine}`" for report in reports)]
     rows = [
@@ -145,35 +145,35 @@ def _try(check: Callable[[Bench], None], bench: Bench) -> CheckResult:
 # --- the engines of this package ----------------------------------------------------------------------------------
 
 
-def _check_scripted() -> ConformanceReport:
+def _check_scripted() -> EngineReport:
     def answer(request: GenerationRequest) -> str:
         return "" if request.seed % 7 == 3 else f"{request.seed % 97:x}>é\n{request.seed:b}ab"
 
     return check_engine(lambda: ScriptedEngine("conformance", answer), None, decode=decode_bytes, eos_ids=(EOS_ID,))
 
 
-def _check_transformers() -> ConformanceReport:
+def _check_transformers() -> EngineReport:
     from srpo_train.engines.transformers import TransformersEngine
 
     policy = conformance_policy()
     return check_engine(lambda: TransformersEngine(policy), policy)
 
 
-def _check_background() -> ConformanceReport:
+def _check_background() -> EngineReport:
     from srpo_train.engines.transformers import TransformersEngine
 
     policy = conformance_policy()
     return check_engine(lambda: BackgroundEngine(TransformersEngine(policy)), policy)
 
 
-def _check_vllm() -> ConformanceReport:
+def _check_vllm() -> EngineReport:
     from srpo_train.engines.vllm import VllmEngine
 
     policy = conformance_policy()
     return check_engine(lambda: VllmEngine.open(policy), policy)
 
 
-def _check_served() -> ConformanceReport:
+def _check_served() -> EngineReport:
     from srpo_train.engines.served import ServedEngine
     from srpo_train.engines.served_process import ServerOptions, ServerProcess
 
@@ -188,7 +188,7 @@ def _check_served() -> ConformanceReport:
             return check_engine(lambda: ServedEngine(policy, [server.url]), policy)
 
 
-ENGINES: dict[str, Callable[[], ConformanceReport]] = {
+ENGINES: dict[str, Callable[[], EngineReport]] = {
     "scripted": _check_scripted,
     "transformers": _check_transformers,
     "background": _check_background,

@@ -16,7 +16,7 @@ from srpo_train.engines.base import Generation, GenerationRequest, Sampling
 from srpo_train.engines.endpoint import Patience
 from srpo_train.engines.in_flight import InFlight
 from srpo_train.engines.limits import given_up, overlong, room_for
-from srpo_train.engines.publishing import WeightSpecs, of_version, share_of, weights_of
+from srpo_train.engines.publishing import WeightSpecs, of_version, weights_of
 from srpo_train.engines.served_fleet import Fleet
 from srpo_train.engines.served_server import Published, Sampled, ServerFaultError, VllmServer, read_sampled
 from srpo_train.engines.served_weights import write_weights
@@ -76,7 +76,7 @@ class ServedEngine:
     ) -> None:
         if not urls or len(set(urls)) != len(urls):
             raise ConfigError(f"engine of policy {policy.policy_id!r}: expected distinct servers, got {list(urls)}")
-        if share_of(policy) is not None:
+        if policy.share is not None:
             raise ConfigError(
                 f"engine of policy {policy.policy_id!r}: servers hold whole models, and this policy is a part of one "
                 "that others use too; sample it with engine.kind 'vllm' or 'transformers'"

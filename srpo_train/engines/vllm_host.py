@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from srpo_envs.errors import EngineError
+from srpo_envs.errors import ConfigError, EngineError
 from srpo_train.config import VllmConfig
 from srpo_train.engines.publishing import PushProgress, run_within
 from srpo_train.engines.vllm_library import can_sleep, import_vllm, is_cpu, living, unchanged_process
@@ -85,6 +85,7 @@ class VllmHost:
 
         Raises:
             MissingExtraError: vLLM is not installed.
+            ConfigError: it is to sleep, and is not the only one in this process.
             EngineError: vLLM cannot be made, such as for an architecture it does not know.
         """
         vllm = import_vllm()
@@ -95,6 +96,11 @@ class VllmHost:
             # One place more than adapters: on a CPU, rows without an adapter compute with that of the last place.
             arguments |= {"enable_lora": True, "max_loras": num_adapters + 1, "max_lora_rank": _rounded(lora_rank)}
         sleeps = bool(arguments.get("enable_sleep_mode"))
+        if sleeps and len(living):
+            raise ConfigError(
+                f"engine.vllm.sleep: policy {policy.policy_id!r} needs a second vLLM in this process, and only one can "
+                "sleep; set it to false and share the memory out, or make the policies adapters over one base"
+            )
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="srpo-vllm-") as folder, unchanged_process():
             _describe(policy, Path(folder))

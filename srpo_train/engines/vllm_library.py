@@ -47,6 +47,9 @@ class _Living:
         self._in_use: list[Any] = []
         self._left: list[Any] = []
 
+    def __len__(self) -> int:
+        return len(self._in_use)
+
     def add(self, llm: Any) -> None:
         """Keep one, so that it does not end by being forgotten."""
         self._in_use.append(llm)

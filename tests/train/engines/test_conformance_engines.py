@@ -44,7 +44,7 @@ def test_every_check_bites_on_some_engine(reports):
 
 
 def test_the_table_of_the_documentation_says_what_the_suite_finds(reports):
-    table = DOCS.read_text(encoding="utf-8").partition("| promise |")[2].splitlines()
+    table = DOCS.read_text(encoding="utf-8").partition("\n| promise |")[2].splitlines()
     documented = {cells[1]: cells[2:5] for row in table if len(cells := re.split(r" *\| *", row)) > 5}
     for line in format_table(reports).splitlines()[2:]:
         _, promise, *signs, _ = re.split(r" *\| *", line)
