@@ -25,6 +25,9 @@ from srpo_train.policies.shared_base import SharedBase
 _SEEDS = 2**63
 """vLLM keeps seeds in signed 64-bit integers, and takes -1 for none."""
 
+UNKNOWN_VERSION = -1
+"""Version of what weights sampled that nobody published here."""
+
 
 class Weights(Protocol):
     """What an engine publishes into its host: a whole model, or an adapter over one."""
@@ -279,7 +282,10 @@ class VllmEngine:
         """The version that sampled a response; vLLM's own stamp contradicts ours only if something is badly wrong."""
         stamps = {span.version for span in getattr(output, "weight_versions", None) or ()}
         strange = stamps - {self._weights.stamp(running.version)}
-        return -1 if strange else running.version
+        if not strange:
+            return running.version
+        stamp = min(strange)
+        return int(stamp) if stamp.isdecimal() else UNKNOWN_VERSION
 
 
 def open_engines(policies: Iterable[Policy], options: VllmConfig | None = None) -> dict[str, VllmEngine]:

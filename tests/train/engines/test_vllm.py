@@ -136,7 +136,7 @@ def test_what_vllm_stamps_with_another_version_is_refused(served):
     engine._host._llm.update_weight_version("999")  # as if somebody else had pushed
     refused = engine.generate(make_requests(2), Sampling())
     assert {generation.finish_reason for generation in refused} == {"abort"}
-    assert f"while version {engine.published_version} is published" in refused[0].abort_reason
+    assert f"sampled by version 999, while version {engine.published_version} is published" in refused[0].abort_reason
     engine.publish(engine.published_version + 1, weights_of(policy))
     fresh = engine.generate(make_requests(2), Sampling())
     assert {generation.policy_version for generation in fresh} == {engine.published_version}
