@@ -369,7 +369,8 @@ def train_village(server, tmp_path, monkeypatch):
 
     def run(happenings, *, resume=False, overrides=()):
         monkeypatch.setattr(
-            "srpo_train.loop.TransformersEngine", lambda policy, max_batch_tokens: TrainedEngine(policy, happenings)
+            "srpo_train.loop.make_engines",
+            lambda team, config: {policy.policy_id: TrainedEngine(policy, happenings) for policy in team},
         )
         fixed = [f"output_dir={tmp_path}", f"env.kwargs.retriever={server.url}?{TRIES}"]
         return train(load_recipe(path, [*fixed, *overrides]), resume=resume)
