@@ -46,12 +46,14 @@ class MemberRow:
     """Whether the policy sampled each response token; None means all."""
     reference_logprobs: Sequence[float] | None = None
     """Log-probability of each response token under the reference policy, where a divergence penalty needs it."""
+    engine_logprobs: Sequence[float] | None = None
+    """Log-probability of each response token as the engine gave it, kept once ``old_logprobs`` are the trainer's."""
 
     def __post_init__(self) -> None:
         """Check that the lists that run along the tokens have one length."""
         if not len(self.prompt_ids):
             raise ShapeError(f"{self.name}: expected a prompt of at least one token, got none; begin with a bos token")
-        for name in ("old_logprobs", "token_mask", "reference_logprobs"):
+        for name in ("old_logprobs", "token_mask", "reference_logprobs", "engine_logprobs"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.token_ids):
                 raise ShapeError(
@@ -298,7 +300,7 @@ def pad_token_masks(rows: Sequence[MemberRow]) -> Tensor:
 
 def pad_logprobs(
     rows: Sequence[MemberRow],
-    name: Literal["old_logprobs", "reference_logprobs"],
+    name: Literal["old_logprobs", "reference_logprobs", "engine_logprobs"],
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Return the rows' log-probabilities of one kind as [M, T], 0 on padding.
@@ -308,7 +310,8 @@ def pad_logprobs(
     """
     for row in rows:
         if getattr(row, name) is None:
-            raise ShapeError(f"{row.name}: no {name}; score the rows with the trainer before the update")
+            remedy = "keep the engine's" if name == "engine_logprobs" else "score the rows with the trainer"
+            raise ShapeError(f"{row.name}: no {name}; {remedy} before the update")
     return _pad([getattr(row, name) for row in rows], 0.0, dtype)
 
 

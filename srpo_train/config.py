@@ -274,14 +274,16 @@ class SamplingConfig(_Section):
     top_k: NonNegativeInt = 0
     """Tokens kept; above 0 the same mismatch as with `top_p` below 1."""
     allow_truncated_sampling: bool = False
-    """Accept that mismatch; without it `top_p` below 1 or `top_k` above 0 is refused."""
+    """Accept that mismatch, which `objective.correction` does not mend; without it `top_p` below 1 or `top_k` above 0
+    is refused."""
 
     @model_validator(mode="after")
     def _samples_from_the_policy(self) -> SamplingConfig:
         if (self.top_p < 1 or self.top_k > 0) and not self.allow_truncated_sampling:
             raise ValueError(
                 f"top_p = {self.top_p}, top_k = {self.top_k} would train on samples that do not come from the policy "
-                f"(old log-probs would not match); use top_p = 1 and top_k = 0, or set allow_truncated_sampling = true"
+                f"(old log-probs would not match, and objective.correction, which compares them before truncation, "
+                f"would be biased); use top_p = 1 and top_k = 0, or set allow_truncated_sampling = true"
             )
         return self
 
@@ -370,6 +372,10 @@ class ObjectiveConfig(_Section):
     """Per-token estimator of that divergence: `k1`, `k2` or `k3`."""
     entropy_coef: float | None = None
     """Weight of the token-entropy bonus."""
+    correction: str | None = None
+    """Weigh each token by trainer over engine probability, of the `token`, `member` or `event`; `none` is off."""
+    correction_cap: float | None = None
+    """Largest weight of the correction, at least 1; `inf` truncates nothing."""
 
     def overrides(self) -> dict[str, Any]:
         """Return the fields that differ from the preset."""

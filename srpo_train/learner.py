@@ -11,17 +11,23 @@ import itertools
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from srpo_envs.errors import NonFiniteError
 from srpo_train.batching import EventBatch, event_minibatches
 from srpo_train.config import OptimConfig
-from srpo_train.objective import Clip, Objective
+from srpo_train.objective import Clip, LossTensors, Objective, engine_mismatch
 from srpo_train.optimizer import PolicyOptimizer
 from srpo_train.policies.logprobs import ModelScorer
 from srpo_train.policies.policy import Policy
-from srpo_train.set_gradient import SetGradient, accumulate_set_gradient, with_logprobs
+from srpo_train.set_gradient import (
+    SetGradient,
+    accumulate_set_gradient,
+    event_clips,
+    loss_tensors,
+    with_logprobs,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +94,8 @@ class Learner:
         """Train on a batch of complete events and return ``train/...`` metrics.
 
         Args:
-            batch: Events with advantages; ``old_logprobs`` of the rows are the engine's and are only compared with.
+            batch: Events with advantages; ``old_logprobs`` of the rows are the engine's, compared with the trainer's
+                and, with a ``correction``, weighing each token by the difference.
             step: Training step, from 0, for the learning rate.
             seed: Fixes how events are dealt into mini-batches.
 
@@ -101,7 +108,9 @@ class Learner:
         metrics = {"train/lr": self._learning_rate(self._config, step)} | _token_metrics(batch)
         if len(set(rates.values())) > 1:
             metrics |= {f"train/lr/{policy_id}": rate for policy_id, rate in rates.items()}
-        minibatches, metrics["train/engine_gap"] = self._minibatches(batch, seed)
+        minibatches, watched = self._minibatches(batch, seed)
+        mismatch = engine_mismatch(self._objective, [self._tensors(part) for part in watched])
+        metrics |= {f"train/{name}": value for name, value in mismatch.items()}
         num_nonfinite = self._num_nonfinite
         reports = [self._minibatch(part, rates, is_first=index == 0) for index, part in enumerate(minibatches)]
         metrics["train/num_nonfinite_steps"] = float(self._num_nonfinite - num_nonfinite)
@@ -123,24 +132,34 @@ class Learner:
         self._num_nonfinite = state["num_nonfinite"]
         self._num_nonfinite_in_a_row = state["num_nonfinite_in_a_row"]
 
-    def _minibatches(self, batch: EventBatch, seed: int) -> tuple[list[EventBatch], float]:
-        """Deal the mini-batches of all epochs, with log-probabilities as far as they are read, and the engine's gap."""
+    def _minibatches(self, batch: EventBatch, seed: int) -> tuple[list[EventBatch], list[EventBatch]]:
+        """Deal the mini-batches of all epochs, with log-probabilities as far as they are read.
+
+        Returns:
+            The mini-batches, and the scored events that tell how far engine and trainer are apart.
+        """
         config = self._config
-        if config.num_epochs > 1 or self._objective.kl_coef:
+        if config.num_epochs > 1 or self._objective.kl_coef or self._objective.correction != "none":
             scored = self._with_trainer_logprobs(batch)
             epochs = [event_minibatches(scored, config.num_minibatches, seed + n) for n in range(config.num_epochs)]
-            return list(itertools.chain.from_iterable(epochs)), _engine_gap([batch], [scored])
+            return list(itertools.chain.from_iterable(epochs)), [scored]
         # The first mini-batch meets the policy that sampled it, so its old log-probabilities decide nothing. A few of
         # its events still watch over the engine where there is no other mini-batch.
         first, *others = event_minibatches(batch, config.num_minibatches, seed)
         watched = others or [first.select(range(min(first.num_events, _GAP_SAMPLE)))]
         scored_parts = [self._with_trainer_logprobs(part) for part in watched]
-        return [first, *(scored_parts if others else [])], _engine_gap(watched, scored_parts)
+        return [first, *(scored_parts if others else [])], scored_parts
+
+    def _tensors(self, scored: EventBatch) -> LossTensors:
+        """The columns of scored events before any update, with the bounds of each event's ratio."""
+        clip_E = event_clips(self._objective, scored, self._clips)
+        return replace(loss_tensors(self._objective, scored, None), clip_E=clip_E)
 
     def _with_trainer_logprobs(self, batch: EventBatch) -> EventBatch:
-        """Replace the engine's log-probabilities by the trainer's own, and add a reference's where it is needed."""
+        """Score with the trainer, and with a reference where it is needed; the engine's log-probabilities are kept."""
         max_tokens = self._config.micro_batch_tokens
-        scored = with_logprobs(batch, self._scorers, max_tokens=max_tokens)
+        rows = [replace(row, engine_logprobs=row.old_logprobs) for row in batch.rows]
+        scored = with_logprobs(replace(batch, rows=rows), self._scorers, max_tokens=max_tokens)
         if self._objective.kl_coef:
             scored = with_logprobs(scored, self._references, max_tokens=max_tokens, name="reference_logprobs")
         return scored
@@ -202,17 +221,6 @@ def schedule_factor(config: OptimConfig, step: int, num_steps: int) -> float:
         return 1.0
     progress = (step - config.warmup_steps) / max(1, num_steps - config.warmup_steps)
     return 1.0 - progress if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-def _engine_gap(sampled: Sequence[EventBatch], scored: Sequence[EventBatch]) -> float:
-    """Mean distance between the engine's and the trainer's log-probabilities of the same tokens; 0 without any."""
-    differences = [
-        abs(ours - theirs)
-        for engine, trainer in zip(sampled, scored, strict=True)
-        for before, after in zip(engine.rows, trainer.rows, strict=True)
-        for ours, theirs in zip(after.old_logprobs or (), before.old_logprobs or (), strict=False)
-    ]
-    return sum(differences) / len(differences) if differences else 0.0
 
 
 def _token_metrics(batch: EventBatch) -> dict[str, float]:

@@ -127,6 +127,17 @@ TABLE: tuple[Metric, ...] = (
         "nats/token",
         "Mean |trainer's - engine's log-prob| of the sampled tokens, before the update.",
     ),
+    Metric("train/engine_gap_max", "nats", "Largest such difference of a token."),
+    Metric(
+        "train/engine_event_gap",
+        "nats",
+        "Mean |set log-difference| of the events: eq. 4 with the engine in the place of the old policy.",
+    ),
+    Metric(
+        "train/engine_clip_share",
+        "share",
+        "Units (sets, rows or tokens) whose ratio of trainer to engine alone is outside the clip.",
+    ),
     Metric("train/entropy", "nats/token", "Entropy of the policy at the sampled tokens."),
     Metric("train/cardinality_mean", "members", "K_e over the trained events."),
     Metric("train/num_events", "events", "Events trained on."),

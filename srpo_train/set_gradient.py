@@ -74,8 +74,8 @@ def accumulate_set_gradient(
         policies: policy id to scorer.
         max_tokens: padded tokens per forward pass, when no partition is given.
         on_policy: the parameters are those the old log-probabilities were computed with, so that every ratio is 1 and
-            step (i) is free; the rows then need no old log-probabilities unless there is a divergence penalty. The
-            reported value leaves out the entropy bonus, whose gradient is not affected.
+            step (i) is free; the rows then need no old log-probabilities unless there is a divergence penalty or a
+            correction. The reported value leaves out the entropy bonus, whose gradient is not affected.
         frozen: policies that get no gradient; their members count in ratios and means as all do.
         clips: bounds of the ratio of policies that do not have the objective's.
         partition: row indices of each pass, of one policy each; together every row once, or with ``share`` this rank's.
@@ -158,7 +158,10 @@ def loss_tensors(objective: Objective, batch: EventBatch, scores: TokenLogprobs 
     if batch.advantage_E is None:
         raise ShapeError("event batch: no advantage_E; estimate advantages before the update")
     mask_MT = pad_token_masks(batch.rows)
-    may_skip_old = scores is None and not objective.kl_coef and any(row.old_logprobs is None for row in batch.rows)
+    is_corrected = objective.correction != "none"
+    reads_old = scores is not None or objective.kl_coef or is_corrected
+    may_skip_old = not reads_old and any(row.old_logprobs is None for row in batch.rows)
+    has_engine = is_corrected or all(row.engine_logprobs is not None for row in batch.rows)
     zero_MT = torch.zeros(mask_MT.shape, dtype=torch.float64)
     old_MT = zero_MT if may_skip_old else pad_logprobs(batch.rows, "old_logprobs", torch.float64)
     entropy_MT = zero_MT if scores is None else scores.entropy_MT
@@ -172,6 +175,7 @@ def loss_tensors(objective: Objective, batch: EventBatch, scores: TokenLogprobs 
         advantage_M=None if batch.advantage_M is None else batch.advantage_M.double(),
         reference_MT=pad_logprobs(batch.rows, "reference_logprobs", torch.float64) if objective.kl_coef else None,
         entropy_MT=entropy_MT if objective.entropy_coef else None,
+        engine_MT=pad_logprobs(batch.rows, "engine_logprobs", torch.float64) if has_engine else None,
         event_ids=batch.event_ids,
     )
 

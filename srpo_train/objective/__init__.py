@@ -14,7 +14,7 @@ from srpo_train.objective.advantage import (
     mean_relative,
     register_estimator,
 )
-from srpo_train.objective.diagnostics import diagnose
+from srpo_train.objective.diagnostics import diagnose, engine_mismatch
 from srpo_train.objective.logratio import VarianceSplit, member_log_ratio, set_log_ratio, variance_split
 from srpo_train.objective.presets import PRESETS, preset
 from srpo_train.objective.spec import AdvantageSpec, Objective
@@ -22,6 +22,7 @@ from srpo_train.objective.surrogate import (
     Clip,
     LossTensors,
     Totals,
+    correction_weight,
     count_totals,
     divergence,
     objective_value,
@@ -40,9 +41,11 @@ __all__ = [
     "Objective",
     "Totals",
     "VarianceSplit",
+    "correction_weight",
     "count_totals",
     "diagnose",
     "divergence",
+    "engine_mismatch",
     "estimate_advantage",
     "generalized_advantage",
     "group_relative",

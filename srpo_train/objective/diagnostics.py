@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from srpo_train.objective.logratio import masked_difference, member_log_ratio, variance_split
+from srpo_train.objective.logratio import masked_difference, member_log_ratio, set_log_ratio, variance_split
 from srpo_train.objective.spec import Objective
-from srpo_train.objective.surrogate import LossTensors, Totals, is_clipped, ratio_of, units
+from srpo_train.objective.surrogate import Clip, LossTensors, Totals, Units, is_clipped, ratio_of, units
 
 
 @torch.no_grad()
@@ -41,6 +44,59 @@ def diagnose(objective: Objective, tensors: LossTensors, totals: Totals | None =
         "cardinality_mean": _mean(tensors.cardinality_E.double()),
     }
     return report | _cardinality_report(objective, tensors)
+
+
+@torch.no_grad()
+def engine_mismatch(objective: Objective, parts: Sequence[LossTensors]) -> dict[str, float]:
+    """Measure how far the trainer's log-probabilities (``old_MT``) are from those of the engine (``engine_MT``).
+
+    Args:
+        objective: gives unit, scaling and clip.
+        parts: mini-batches, measured as one; those without ``engine_MT`` are left out.
+
+    Returns:
+        ``engine_gap``, ``engine_gap_max``: mean and largest absolute difference of a sampled token, in nats.
+        ``engine_event_gap``: mean absolute set log-difference (eq. 4 with the engine as the old policy), in nats.
+        ``engine_clip_share``: share of the units whose ratio of trainer to engine is outside the clip, if any.
+        All are 0 when nothing is measured; a difference that is not a number shows in each.
+    """
+    # With the engine in the place of the behavior policy, the ratios are what the mismatch alone makes of them.
+    known = [
+        replace(part, current_MT=part.old_MT, old_MT=part.engine_MT) for part in parts if part.engine_MT is not None
+    ]
+    gap = _joined([_token_difference(part) for part in known]).abs()
+    event_gap = _joined([_set_difference(objective, part) for part in known]).abs()
+    is_outside = _joined([_is_outside(objective, units(objective, part)) for part in known])
+    return {
+        "engine_gap": _mean(gap),
+        "engine_gap_max": float(gap.max()) if gap.numel() else 0.0,
+        "engine_event_gap": _mean(event_gap),
+        "engine_clip_share": _mean(is_outside),
+    }
+
+
+def _token_difference(tensors: LossTensors) -> Tensor:
+    mask_MT = tensors.token_mask_MT.bool()
+    return masked_difference(tensors.current_MT, tensors.old_MT, mask_MT)[mask_MT]
+
+
+def _set_difference(objective: Objective, tensors: LossTensors) -> Tensor:
+    log_ratio_M = member_log_ratio(
+        tensors.current_MT, tensors.old_MT, tensors.token_mask_MT, length_normalized=objective.length_normalized
+    )
+    return set_log_ratio(log_ratio_M, tensors.event_of_row_M, tensors.cardinality_E, scaling=objective.scaling)
+
+
+def _is_outside(objective: Objective, found: Units) -> Tensor:
+    """Return [U] bool: beyond either bound, whatever the sign of the advantage; NaN is outside."""
+    if objective.form == "linear":
+        return torch.zeros_like(found.log_ratio, dtype=torch.bool)
+    clip, ratio = found.clip or Clip.of(objective), ratio_of(found.log_ratio)
+    return ~((ratio >= clip.lower) & (ratio <= clip.upper))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([torch.empty(0, dtype=torch.float64), *(part.double() for part in parts)])
 
 
 def _ratio_summary(log_ratio: Tensor) -> dict[str, float]:

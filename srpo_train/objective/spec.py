@@ -18,6 +18,7 @@ Reduction = Literal["event", "row", "token"]
 KlEstimator = Literal["k1", "k2", "k3"]
 Singleton = Literal["zero", "raw"]
 NonFinite = Literal["raise", "exclude"]
+Correction = Literal["none", "token", "member", "event"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,11 @@ class Objective:
     """Per-token estimator of that divergence."""
     entropy_coef: float = 0.0
     """Weight of the token-entropy bonus."""
+    correction: Correction = "none"
+    """Weigh each token's surrogate gradient by ``min(q_trainer / q_engine, correction_cap)``, taken of the token, its
+    member or its event: with the same weights the engine that sampled gives slightly other probabilities."""
+    correction_cap: float = 2.0
+    """Largest such weight, at least 1; infinity truncates nothing."""
 
     def __post_init__(self) -> None:
         """Reject choices that do not name an objective."""
@@ -104,6 +110,8 @@ class Objective:
         _require(self.dual_clip is None or self.dual_clip > 1, "dual_clip", "None or a number above 1", self.dual_clip)
         _require(self.kl_coef >= 0, "kl_coef", "a number of at least 0", self.kl_coef)
         _require(math.isfinite(self.entropy_coef), "entropy_coef", "a finite number", self.entropy_coef)
+        _one_of("correction", self.correction, Correction)
+        _require(self.correction_cap >= 1, "correction_cap", "a number of at least 1", self.correction_cap)
 
 
 def _one_of(name: str, value: object, choices: Any) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,6 +82,8 @@ class LossTensors:
     """[M, T] log-probabilities under the reference policy; needed when ``kl_coef`` is positive."""
     entropy_MT: Tensor | None = None
     """[M, T] entropies under the policy being updated; needed when ``entropy_coef`` is not zero."""
+    engine_MT: Tensor | None = None
+    """[M, T] log-probabilities under the engine that sampled; needed when there is a ``correction``."""
     clip_E: Clip | None = None
     """[E] bounds of the ratio, where events do not all have the objective's."""
     event_ids: Sequence[str] | None = None
@@ -259,13 +261,71 @@ def objective_value(objective: Objective, tensors: LossTensors, totals: Totals |
         ConfigError: a term is switched on whose log-probabilities or entropies are absent.
     """
     totals = totals or count_totals(tensors)
-    log_ratio, advantage, weight, clip = units(objective, tensors, totals)
+    log_ratio, advantage, weight, clip = units(objective, _corrected(objective, tensors), totals)
     value = (weight * surrogate(log_ratio, advantage, objective, clip)).sum()
     if objective.kl_coef:
         value = value - objective.kl_coef * _mean_divergence(objective, tensors, totals)
     if objective.entropy_coef:
         value = value + objective.entropy_coef * _mean_entropy(objective, tensors, totals)
     return value
+
+
+def correction_weight(objective: Objective, tensors: LossTensors) -> Tensor:
+    """Truncated importance weight of each token, ``min(exp(trainer - engine), correction_cap)``.
+
+    Trainer is ``old_MT``, engine is ``engine_MT``. The difference is that of the token itself, or the log-ratio of its
+    member (eq. 3) or event (eq. 4), formed with the objective's own scaling and length normalisation.
+
+    Args:
+        objective: gives level and cap; the level is not ``none``.
+        tensors: the mini-batch.
+
+    Returns:
+        [M, T] without gradient; what it says outside the mask is not read.
+
+    Raises:
+        ConfigError: there are no log-probabilities of the engine.
+    """
+    if tensors.engine_MT is None:
+        raise ConfigError(f"correction = {objective.correction!r} needs the engine's log-probabilities; give engine_MT")
+    trainer_MT, engine_MT, mask_MT = tensors.old_MT.detach(), tensors.engine_MT.detach(), tensors.token_mask_MT.bool()
+    if objective.correction == "token":
+        log_weight_MT = masked_difference(trainer_MT, engine_MT, mask_MT)
+    else:
+        log_weight_M = member_log_ratio(trainer_MT, engine_MT, mask_MT, length_normalized=objective.length_normalized)
+        if objective.correction == "event":
+            event_of_row_M = tensors.event_of_row_M
+            log_weight_E = set_log_ratio(log_weight_M, event_of_row_M, tensors.cardinality_E, scaling=objective.scaling)
+            log_weight_M = log_weight_E[event_of_row_M]
+        log_weight_MT = log_weight_M.unsqueeze(1).expand_as(mask_MT)
+    return ratio_of(log_weight_MT).clamp(max=objective.correction_cap)
+
+
+class _WeighGradient(torch.autograd.Function):
+    """The identity, whose gradient is multiplied by a weight."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        (weight,) = ctx.saved_tensors
+        return grad_outputs[0] * weight.to(grad_outputs[0]), None
+
+
+def _corrected(objective: Objective, tensors: LossTensors) -> LossTensors:
+    """The tensors the surrogate is taken of: the same values, with each token's gradient weighted.
+
+    A unit has one ratio, so weights finer than it (a token's in a set) cannot multiply its surrogate, only its
+    derivative; weights as coarse as the unit or coarser amount to the same either way.
+    """
+    if objective.correction == "none":
+        return tensors
+    weight_MT = correction_weight(objective, tensors)
+    weighted_MT: Tensor = _WeighGradient.apply(tensors.current_MT, weight_MT)  # type: ignore[no-untyped-call]
+    return replace(tensors, current_MT=weighted_MT)
 
 
 def divergence(log_ratio: Tensor, estimator: KlEstimator) -> Tensor:

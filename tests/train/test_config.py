@@ -182,6 +182,17 @@ def test_truncated_sampling_needs_consent(minimal: Path) -> None:
     assert allowed.sampling.top_p == 0.9
 
 
+def test_a_correction_is_refused_under_truncated_sampling_without_consent(minimal: Path) -> None:
+    corrected = ["objective.correction=event", "objective.correction_cap=3.0"]
+    built = load_recipe(minimal, corrected).objective.build()
+    assert (built.correction, built.correction_cap) == ("event", 3.0)
+    assert "objective.correction, which compares them before truncation" in failure(
+        minimal, *corrected, "sampling.top_k=20"
+    )
+    consent = ["sampling.top_k=20", "sampling.allow_truncated_sampling=true"]
+    assert load_recipe(minimal, [*corrected, *consent]).objective.build() == built
+
+
 def test_evaluation_lays_its_arguments_over_those_of_training(minimal: Path) -> None:
     recipe = load_recipe(minimal, ["env.kwargs={level = 3, split = 'train'}"])
     assert recipe.eval_env.kwargs == {"level": 3, "split": "test"}

@@ -21,7 +21,13 @@ from srpo_train.policies.shared_base import Bases
 
 # (policy of each member row) by event; event 0 is rewarded, event 1 is not.
 SHARED = (("a", "a"), ("a",))
-FROM_THE_ENGINE = ("train/engine_gap", "train/entropy")
+FROM_THE_ENGINE = (
+    "train/engine_gap",
+    "train/engine_gap_max",
+    "train/engine_event_gap",
+    "train/engine_clip_share",
+    "train/entropy",
+)
 
 
 def make_batch(policies=SHARED, advantages=(1.0, -1.0)):
@@ -174,6 +180,46 @@ def test_the_engines_log_probabilities_do_not_enter_the_update(tiny_checkpoint, 
         outcomes.append((weights(policies["a"]), {k: v for k, v in metrics.items() if k not in FROM_THE_ENGINE}))
     assert torch.equal(outcomes[0][0], outcomes[1][0])
     assert outcomes[0][1] == outcomes[1][1]
+
+
+def sampled_by_an_engine(policies, batch, differences):
+    """Give each row the log-probabilities of an engine from which the trainer's differ by the row's number a token."""
+    with torch.no_grad():
+        scored_MT = ModelScorer(model=policies["a"].model)(batch.rows).logprobs_MT
+    rows = [
+        replace(row, old_logprobs=(line - difference).tolist())
+        for row, line, difference in zip(batch.rows, scored_MT, differences, strict=True)
+    ]
+    return replace(batch, rows=rows)
+
+
+@pytest.mark.parametrize("num_epochs", [1, 2])
+def test_the_mismatch_of_the_engine_is_measured_by_token_and_by_event(tiny_checkpoint, num_epochs):
+    policies = load(tiny_checkpoint, "a")
+    # Rows of three tokens. Event 0: members 0.1 and 0.2 a token, (0.3 + 0.6) / sqrt 2 = 0.636, ratio 1.89, outside.
+    # Event 1: one member, -0.05 a token, -0.15, ratio 0.861, inside. Tokens: (0.1 + 0.2 + 0.05) / 3.
+    batch = sampled_by_an_engine(policies, make_batch(), (0.1, 0.2, -0.05))
+    metrics = make_learner(policies, num_epochs=num_epochs).update(batch, step=0, seed=0)
+    assert metrics["train/engine_gap"] == pytest.approx(0.35 / 3, rel=1e-4)
+    assert metrics["train/engine_gap_max"] == pytest.approx(0.2, rel=1e-4)
+    assert metrics["train/engine_event_gap"] == pytest.approx((0.9 / math.sqrt(2) + 0.15) / 2, rel=1e-4)
+    assert metrics["train/engine_clip_share"] == 0.5
+
+
+@pytest.mark.parametrize("level", ["token", "member", "event"])
+def test_a_correction_scales_the_gradient_of_the_only_mini_batch(tiny_checkpoint, level):
+    # One event of one member with three tokens of difference 0.1: the weight is e^0.1, e^0.3 or e^0.3, of all its tokens.
+    def norm(difference, **fields):
+        policies = load(tiny_checkpoint, "a")
+        batch = sampled_by_an_engine(policies, make_batch((("a",),), (1.0,)), (difference,))
+        metrics = make_learner(policies, objective=preset("srpo", **fields)).update(batch, step=0, seed=0)
+        assert metrics["train/ratio_min"] == metrics["train/ratio_max"] == 1.0
+        return metrics["train/grad_norm"]
+
+    weight = math.exp(0.1 if level == "token" else 0.3)
+    assert norm(0.1, correction=level) == pytest.approx(norm(0.1) * weight, rel=1e-4)
+    assert norm(0.1, correction=level, correction_cap=1.05) == pytest.approx(norm(0.1) * 1.05, rel=1e-4)
+    assert norm(0.0, correction=level) == pytest.approx(norm(0.0), rel=1e-4)
 
 
 def test_only_mini_batches_after_the_first_are_scored_before_the_update(tiny_checkpoint, monkeypatch):

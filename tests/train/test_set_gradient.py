@@ -13,7 +13,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from srpo_envs.errors import ConfigError, IncompleteEventError, ShapeError
 from srpo_train.batching import EventBatch, MemberRow, micro_batches, pad_rows
-from srpo_train.objective import PRESETS, Clip, Objective, objective_value, preset
+from srpo_train.objective import PRESETS, Clip, Objective, correction_weight, objective_value, preset
 from srpo_train.policies.logprobs import ModelScorer
 from srpo_train.set_gradient import (
     accumulate_set_gradient,
@@ -138,6 +138,13 @@ def random_partition(rows: list[MemberRow], seed: int) -> list[list[int]]:
     return parts
 
 
+def with_engine_logprobs(batch: EventBatch, spread: float = 0.3) -> EventBatch:
+    """An engine whose log-probabilities are those of the trainer and some noise."""
+    rng = random.Random(5)
+    rows = [replace(row, engine_logprobs=[p + rng.gauss(0, spread) for p in row.old_logprobs]) for row in batch.rows]
+    return replace(batch, rows=rows)
+
+
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return ((actual - expected).norm() / expected.norm()).item()
 
@@ -171,6 +178,51 @@ def test_the_reference_case_clips_some_events_and_not_others(team64):
     team64.take_gradient()
     assert 0.0 < result.diagnostics["clip_fraction"] < 1.0
     assert result.num_rows_trained < len(team64.batch.rows)
+
+
+@pytest.mark.parametrize("level", ["token", "member", "event"])
+@pytest.mark.parametrize("name", ["srpo", "gspo", "grpo", "magrpo"])
+def test_gradient_with_a_correction_equals_autograd_through_the_whole_objective(name, level, team64):
+    """The reference has no gradient weights: each log-probability is its old value plus a weighted step away from it."""
+    objective = preset(name, correction=level, kl_coef=0.3)
+    team, batch = team64, with_engine_logprobs(team64.batch)
+    tensors = loss_tensors(objective, batch, score_rows(batch.rows, team.policies, [[0]]))
+    scored = [team.policies[row.policy_id]([row]).logprobs_MT[0] for row in batch.rows]
+    width = tensors.old_MT.shape[1]
+    current_MT = torch.stack([torch.nn.functional.pad(line, (0, width - len(line))) for line in scored])
+    here_MT, weight_MT = current_MT.detach(), correction_weight(objective, tensors)
+    plain = replace(objective, correction="none")
+    without_kl = replace(plain, kl_coef=0.0)
+    weighted = replace(tensors, current_MT=here_MT + weight_MT * (current_MT - here_MT))
+    unweighted = replace(tensors, current_MT=current_MT)
+    penalty = objective_value(plain, unweighted) - objective_value(without_kl, unweighted)
+    (-objective_value(without_kl, weighted) - penalty).backward()
+    expected = team.take_gradient()
+    for seed in range(2):
+        partition = random_partition(batch.rows, seed)
+        accumulate_set_gradient(objective, batch, team.policies, max_tokens=0, partition=partition)
+        assert relative_error(team.take_gradient(), expected) < 1e-10
+    accumulate_set_gradient(plain, batch, team.policies, max_tokens=1000)
+    assert relative_error(team.take_gradient(), expected) > 1e-3
+
+
+@pytest.mark.parametrize("level", ["token", "member", "event"])
+def test_the_free_path_weighs_as_the_scored_one_does(level):
+    team = Team(torch.float64, shift=0.0)
+    batch, objective = with_engine_logprobs(team.batch), preset("srpo", correction=level)
+    gradients = []
+    for on_policy in (False, True):
+        accumulate_set_gradient(objective, batch, team.policies, max_tokens=1000, on_policy=on_policy)
+        gradients.append(team.take_gradient())
+    assert relative_error(gradients[1], gradients[0]) < 1e-10
+
+
+@pytest.mark.parametrize("missing", ["old_logprobs", "engine_logprobs"])
+def test_a_correction_needs_both_log_probabilities(missing, team64):
+    batch = with_engine_logprobs(team64.batch)
+    batch = replace(batch, rows=[replace(row, **{missing: None}) for row in batch.rows])
+    with pytest.raises(ShapeError, match=f"no {missing}"):
+        loss_tensors(preset("srpo", correction="event"), batch, None)
 
 
 @given(st.integers(0, 2**20), st.integers(1, 60))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from srpo_train.objective import LossTensors, Objective, diagnose
+from srpo_train.objective import Clip, LossTensors, Objective, diagnose, engine_mismatch, preset
 
 
 def make_tensors(log_ratios, cardinalities, advantages) -> LossTensors:
@@ -70,3 +71,53 @@ def test_a_batch_of_empty_responses_has_finite_diagnostics():
     )
     for unit in ("set", "token"):
         assert all(math.isfinite(value) for value in diagnose(Objective(unit=unit), empty).values())
+
+
+def mismatched(differences, cardinalities) -> LossTensors:
+    """Rows of one token for which trainer less engine is as given; the policy being updated is far from both."""
+    tensors = make_tensors([5.0] * len(differences), cardinalities, [1.0] * len(cardinalities))
+    old_MT = torch.full((len(differences), 1), -1.0, dtype=torch.float64)
+    return replace(tensors, old_MT=old_MT, engine_MT=old_MT - torch.tensor(differences)[:, None].double())
+
+
+def test_the_mismatch_of_engine_and_trainer_by_hand():
+    # Event a has two members, differences 0.3 and 0.1: set difference 0.4 / sqrt 2 = 0.28284, ratio 1.327, outside.
+    # Event b has one, -0.2: ratio 0.819, inside 1 -+ 0.2; event c, in another part, has one, -0.25: ratio 0.779, outside.
+    # Tokens: (0.3 + 0.1 + 0.2 + 0.25) / 4 = 0.2125. Events: (0.28284 + 0.2 + 0.25) / 3 = 0.244281. Outside: 2 of 3.
+    parts = [mismatched([0.3, 0.1, -0.2], [2, 1]), mismatched([-0.25], [1])]
+    report = engine_mismatch(Objective(), parts)
+    assert report == {
+        "engine_gap": pytest.approx(0.2125),
+        "engine_gap_max": pytest.approx(0.3),
+        "engine_event_gap": pytest.approx((0.4 / math.sqrt(2) + 0.45) / 3),
+        "engine_clip_share": pytest.approx(2 / 3),
+    }
+    # The joint difference 0.4 of event a counts in full without scaling.
+    joint = engine_mismatch(Objective(scaling="none"), parts)
+    assert joint["engine_event_gap"] == pytest.approx(0.85 / 3)
+
+
+def test_the_share_outside_the_clip_counts_units_with_bounds_of_their_own():
+    part = mismatched([0.3, 0.1, -0.2], [2, 1])
+    # As tokens: ratios 1.350, 1.105 and 0.819 against 1 -+ 0.2.
+    assert engine_mismatch(preset("grpo"), [part])["engine_clip_share"] == pytest.approx(1 / 3)
+    assert engine_mismatch(preset("magrpo"), [part])["engine_clip_share"] == 0.0  # linear: there is no clip
+    # As sets: 1.327 and 0.819, where only the second event has a clip of 0.1.
+    clip_E = Clip.stack([Clip(0.5, 1.5, math.inf), Clip(0.9, 1.1, math.inf)])
+    assert engine_mismatch(Objective(), [replace(part, clip_E=clip_E)])["engine_clip_share"] == 0.5
+
+
+def test_a_mismatch_that_is_not_a_number_shows_and_an_unknown_one_is_none():
+    report = engine_mismatch(Objective(), [mismatched([math.nan, 0.0], [1, 1])])
+    assert math.isnan(report["engine_gap"]) and math.isnan(report["engine_gap_max"])
+    assert math.isnan(report["engine_event_gap"]) and report["engine_clip_share"] == 0.5
+    unknown = replace(mismatched([1.0], [1]), engine_MT=None)
+    assert set(engine_mismatch(Objective(), [unknown]).values()) == {0.0}
+
+
+def test_the_mismatch_is_that_of_sampled_tokens_only():
+    part = mismatched([0.3, 0.1], [1, 1])
+    hidden = replace(part, token_mask_MT=torch.tensor([[True], [False]]))
+    report = engine_mismatch(Objective(), [hidden])
+    assert report["engine_gap"] == report["engine_gap_max"] == pytest.approx(0.3)
+    assert report["engine_event_gap"] == pytest.approx(0.15)  # the second event has no sampled token and difference 0

@@ -17,6 +17,7 @@ from srpo_train.objective import (
     LossTensors,
     Objective,
     Totals,
+    correction_weight,
     divergence,
     objective_value,
     preset,
@@ -296,3 +297,124 @@ def test_a_term_without_its_tensor_is_misuse():
         objective_value(Objective(kl_coef=0.1), tensors)
     with pytest.raises(ConfigError, match="entropy_coef is not zero"):
         objective_value(Objective(entropy_coef=0.1), tensors)
+
+
+# --- correction of the mismatch between engine and trainer --------------------------------------------------------
+
+LEVELS = ["token", "member", "event"]
+
+
+def with_engine(tensors: LossTensors, spread: float = 0.5, seed: int = 7) -> LossTensors:
+    noise_MT = torch.randn(tensors.old_MT.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return replace(tensors, engine_MT=tensors.old_MT + spread * noise_MT)
+
+
+def gradient_of(value: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.grad(value, leaf)[0]
+
+
+def differentiable(tensors: LossTensors) -> LossTensors:
+    return replace(tensors, current_MT=tensors.current_MT.detach().requires_grad_())
+
+
+@pytest.mark.parametrize(
+    ("level", "fields", "expected"),
+    [
+        # Trainer over engine: event a has the rows (1.5, 4) and (1, 1/2), event b the row (1.2, hidden NaN).
+        ("token", {}, [[1.5, 2.0], [1.0, 0.5], [1.2, 1.0]]),  # 4 is held at the cap
+        ("token", {"correction_cap": math.inf}, [[1.5, 4.0], [1.0, 0.5], [1.2, 1.0]]),
+        ("member", {}, [[2.0, 2.0], [0.5, 0.5], [1.2, 1.2]]),  # 1.5 x 4 = 6, held; 1 x 1/2; 1.2
+        ("member", {"correction_cap": 10.0}, [[6.0, 6.0], [0.5, 0.5], [1.2, 1.2]]),
+        # Means over two, two and one sampled tokens: sqrt 6, held at 2; sqrt 1/2; 1.2
+        ("member", {"length_normalized": True}, [[2.0, 2.0], [0.5**0.5, 0.5**0.5], [1.2, 1.2]]),
+        # Event a: 6 x 1/2 = 3, to the power 1, 1 / sqrt 2 and 1 / 2. Event b has one member: no scaling touches it.
+        ("event", {"scaling": "none"}, [[2.0, 2.0], [2.0, 2.0], [1.2, 1.2]]),
+        ("event", {"correction_cap": 10.0}, [[3 ** (0.5**0.5)] * 2, [3 ** (0.5**0.5)] * 2, [1.2, 1.2]]),
+        ("event", {"scaling": "mean"}, [[3**0.5, 3**0.5], [3**0.5, 3**0.5], [1.2, 1.2]]),
+    ],
+)
+def test_correction_weights_by_hand(level, fields, expected):
+    ratio_MT = torch.tensor([[1.5, 4.0], [1.0, 0.5], [1.2, math.nan]], dtype=torch.float64)
+    old_MT = torch.full((3, 2), -1.0, dtype=torch.float64)
+    tensors = LossTensors(
+        current_MT=old_MT,
+        old_MT=old_MT,
+        engine_MT=old_MT - ratio_MT.log(),
+        token_mask_MT=~ratio_MT.isnan(),
+        event_of_row_M=torch.tensor([0, 0, 1]),
+        cardinality_E=torch.tensor([2, 1]),
+        advantage_E=torch.ones(2, dtype=torch.float64),
+    )
+    weight_MT = correction_weight(Objective(correction=level, **fields), tensors)
+    mask_MT = tensors.token_mask_MT
+    assert torch.allclose(weight_MT[mask_MT], torch.tensor(expected, dtype=torch.float64)[mask_MT], rtol=1e-12)
+    assert bool(weight_MT.isfinite().all())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ALL_PRESETS)
+def test_a_correction_multiplies_each_tokens_derivative_and_no_other_term(name, level):
+    objective = preset(name, kl_coef=0.3, correction=level)
+    tensors = differentiable(with_engine(make_tensors()))
+    plain, penalty = replace(objective, correction="none", kl_coef=0.0), replace(objective, correction="none")
+    derivative_MT = gradient_of(objective_value(plain, tensors), tensors.current_MT)
+    of_penalty_MT = gradient_of(objective_value(penalty, tensors), tensors.current_MT) - derivative_MT
+    expected_MT = torch.where(
+        tensors.token_mask_MT, correction_weight(objective, tensors) * derivative_MT + of_penalty_MT, 0.0
+    )
+    value = objective_value(objective, tensors)
+    assert torch.allclose(gradient_of(value, tensors.current_MT), expected_MT, rtol=1e-10, atol=1e-14)
+    assert value.item() == objective_value(penalty, tensors).item()  # ratio, clip and value are untouched
+
+
+@pytest.mark.parametrize(
+    ("unit", "level"),
+    [
+        ("set", "event"),
+        ("sequence", "event"),
+        ("sequence", "member"),
+        ("token", "event"),
+        ("token", "member"),
+        ("token", "token"),
+    ],
+)
+def test_a_weight_no_finer_than_the_unit_multiplies_its_surrogate(unit, level):
+    objective = Objective(unit=unit, correction=level)
+    tensors = differentiable(with_engine(make_tensors()))
+    weight_MT, mask_MT = correction_weight(objective, tensors), tensors.token_mask_MT
+    first_row_E = torch.cumsum(tensors.cardinality_E, 0) - tensors.cardinality_E
+    of_unit = {"set": weight_MT[first_row_E, 0], "sequence": weight_MT[:, 0], "token": weight_MT[mask_MT]}[unit]
+    found = units(objective, tensors)
+    whole = (found.weight * of_unit * surrogate(found.log_ratio, found.advantage, objective)).sum()
+    expected_MT = gradient_of(whole, tensors.current_MT)
+    actual_MT = gradient_of(objective_value(objective, tensors), tensors.current_MT)
+    assert torch.allclose(actual_MT, expected_MT, rtol=1e-12, atol=1e-15)
+    assert not torch.allclose(
+        actual_MT, gradient_of(objective_value(Objective(unit=unit), tensors), tensors.current_MT)
+    )
+
+
+def test_with_one_member_the_weights_of_member_and_event_are_the_same():
+    tensors = with_engine(make_tensors(cardinalities=(1, 1, 1)))
+    weights = [correction_weight(Objective(correction=level), tensors) for level in ("member", "event")]
+    assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("name", ALL_PRESETS)
+def test_without_a_correction_the_engine_is_not_read(name):
+    tensors = differentiable(make_tensors())
+    unread = replace(tensors, engine_MT=torch.full_like(tensors.old_MT, math.nan))
+    values = [objective_value(PRESETS[name], each) for each in (tensors, unread)]
+    assert torch.equal(*values)
+    assert torch.equal(*(gradient_of(value, tensors.current_MT) for value in values))
+
+
+def test_a_correction_without_the_engines_log_probabilities_is_refused():
+    with pytest.raises(ConfigError, match="correction = 'event' needs the engine's log-probabilities"):
+        objective_value(Objective(correction="event"), make_tensors())
+
+
+@pytest.mark.parametrize("fields", [{"correction": "row"}, {"correction_cap": 0.5}, {"correction_cap": math.nan}])
+def test_a_correction_that_cannot_be_is_refused(fields):
+    with pytest.raises(ConfigError, match=next(iter(fields))):
+        Objective(**fields)
