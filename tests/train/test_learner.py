@@ -208,7 +208,7 @@ def test_the_mismatch_of_the_engine_is_measured_by_token_and_by_event(tiny_check
 
 @pytest.mark.parametrize("level", ["token", "member", "event"])
 def test_a_correction_scales_the_gradient_of_the_only_mini_batch(tiny_checkpoint, level):
-    # One event of one member with three tokens of difference 0.1: the weight is e^0.1, e^0.3 or e^0.3, of all its tokens.
+    # One event, one member, three tokens of difference 0.1: the weight of each is e^0.1, e^0.3 or e^0.3.
     def norm(difference, **fields):
         policies = load(tiny_checkpoint, "a")
         batch = sampled_by_an_engine(policies, make_batch((("a",),), (1.0,)), (difference,))

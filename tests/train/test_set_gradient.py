@@ -183,7 +183,7 @@ def test_the_reference_case_clips_some_events_and_not_others(team64):
 @pytest.mark.parametrize("level", ["token", "member", "event"])
 @pytest.mark.parametrize("name", ["srpo", "gspo", "grpo", "magrpo"])
 def test_gradient_with_a_correction_equals_autograd_through_the_whole_objective(name, level, team64):
-    """The reference has no gradient weights: each log-probability is its old value plus a weighted step away from it."""
+    """The reference is plain autograd: a log-probability is its value plus a weighted difference that is zero."""
     objective = preset(name, correction=level, kl_coef=0.3)
     team, batch = team64, with_engine_logprobs(team64.batch)
     tensors = loss_tensors(objective, batch, score_rows(batch.rows, team.policies, [[0]]))

@@ -82,7 +82,7 @@ def mismatched(differences, cardinalities) -> LossTensors:
 
 def test_the_mismatch_of_engine_and_trainer_by_hand():
     # Event a has two members, differences 0.3 and 0.1: set difference 0.4 / sqrt 2 = 0.28284, ratio 1.327, outside.
-    # Event b has one, -0.2: ratio 0.819, inside 1 -+ 0.2; event c, in another part, has one, -0.25: ratio 0.779, outside.
+    # Event b has one, -0.2: ratio 0.819, inside 1 -+ 0.2; event c, in another part: -0.25, ratio 0.779, outside.
     # Tokens: (0.3 + 0.1 + 0.2 + 0.25) / 4 = 0.2125. Events: (0.28284 + 0.2 + 0.25) / 3 = 0.244281. Outside: 2 of 3.
     parts = [mismatched([0.3, 0.1, -0.2], [2, 1]), mismatched([-0.25], [1])]
     report = engine_mismatch(Objective(), parts)
