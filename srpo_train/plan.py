@@ -75,6 +75,8 @@ class EnginePlan:
     """The recipe's ``engine.kind``."""
     places: tuple[str, ...]
     """Devices, or URLs of servers."""
+    gpu_share: float | None = None
+    """Share of each GPU's memory that it takes for itself; None where it takes what it needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,8 +295,9 @@ def _plan_engines(recipe: Recipe, policies: tuple[PolicyPlan, ...]) -> Iterator[
     groups: dict[object, list[str]] = {}
     for policy in policies:
         groups.setdefault(policy.policy_id if policy.owns_model else _base_key(policy), []).append(policy.policy_id)
+    share = None if places == ("cpu",) else recipe.engine.vllm.gpu_memory_utilization
     for group in groups.values():
-        yield EnginePlan(policy_ids=tuple(group), kind=kind, places=places)
+        yield EnginePlan(policy_ids=tuple(group), kind=kind, places=places, gpu_share=share)
 
 
 def _vllm_devices(recipe: Recipe, policies: tuple[PolicyPlan, ...]) -> tuple[str, ...]:
@@ -332,7 +335,7 @@ def _training_memory(recipe: Recipe, policy: PolicyPlan) -> Iterator[MemoryItem]
     if master := _master_bytes(policy.dtype):
         yield _item(policy, "float32 masters", _times(policy.num_trained, master), "always")
     yield _item(policy, "moments", _times(policy.num_trained, _MOMENTS), "always")
-    yield _item(policy, "gradients", _times(policy.num_trained, _GRADIENT), "update")
+    yield _item(policy, "gradients", _times(policy.num_trained, _GRADIENT), "always")  # until the next
     yield _item(policy, "activations of a micro-batch", _activation_bytes(recipe, policy), "update")
     yield _item(policy, "logits and head gradient", _loss_bytes(recipe, policy), "update")
 
@@ -371,7 +374,8 @@ def _engine_memory(
     for engine in engines:
         policy = by_id[engine.policy_ids[0]]
         if engine.kind == "transformers":
-            size = _times(policy.shape and policy.shape.kv_size, recipe.engine.max_batch_tokens * policy.dtype.itemsize)
+            kv_size = policy.shape.kv_size if policy.shape else None
+            size = _times(kv_size, recipe.engine.max_batch_tokens * policy.dtype.itemsize)
             yield _item(policy, "key-value cache at most", size, "rollout")
         elif engine.kind == "vllm":
             yield from _vllm_memory(recipe, engine, policy)

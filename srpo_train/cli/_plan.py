@@ -47,9 +47,10 @@ def _policies(plan: Plan) -> Table:
 
 
 def _engines(plan: Plan) -> Table:
-    table = _table("engine", "policies", "where")
+    table = _table("engine", "policies", "where", "of each GPU")
     for engine in plan.engines:
-        table.add_row(engine.kind, ", ".join(engine.policy_ids), ", ".join(engine.places))
+        share = "" if engine.gpu_share is None else f"{engine.gpu_share:.0%}"
+        table.add_row(engine.kind, ", ".join(engine.policy_ids), ", ".join(engine.places), share)
     return table
 
 

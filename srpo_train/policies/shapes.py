@@ -29,8 +29,8 @@ _QWEN25_3B |= {"num_attention_heads": 16, "num_key_value_heads": 2, "vocab_size"
 _QWEN25_7B = _QWEN25 | {"hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28}
 _QWEN25_7B |= {"num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152_064, "tie_word_embeddings": False}
 
-# Numbers of the config.json that each hub repository publishes: huggingface.co/<id>/blob/main/config.json. They give the
-# sizes of the technical reports: Qwen3 (arXiv:2505.09388, table 1), Qwen2.5 (arXiv:2412.15115, table 1).
+# Numbers of the config.json that each hub repository publishes, huggingface.co/<id>/blob/main/config.json. They give
+# the sizes in the technical reports: Qwen3 (arXiv:2505.09388, table 1), Qwen2.5 (arXiv:2412.15115, table 1).
 _PUBLISHED: dict[str, dict[str, Any]] = {
     "Qwen/Qwen3-4B": _QWEN3 | {"hidden_size": 2560, "intermediate_size": 9728, "tie_word_embeddings": True},
     "Qwen/Qwen3-8B": _QWEN3 | {"hidden_size": 4096, "intermediate_size": 12_288, "tie_word_embeddings": False},
@@ -109,7 +109,8 @@ def _config_of(policy_id: str, location: str) -> PreTrainedConfig | None:
 
     if location in _PUBLISHED:
         published = dict(_PUBLISHED[location])
-        return AutoConfig.for_model(published.pop("model_type"), **published)
+        config: PreTrainedConfig = AutoConfig.for_model(published.pop("model_type"), **published)
+        return config
     try:
         return AutoConfig.from_pretrained(location, local_files_only=True)
     except (OSError, ValueError) as error:
