@@ -560,6 +560,21 @@ class Recipe(_Section):
         """Return the objective of events in which a policy acts."""
         return self.objective.model_copy(update=self.policies[policy_id].objective.model_dump(exclude_none=True))
 
+    def loop_objective(self) -> Objective:
+        """Return the objective of the run.
+
+        Raises:
+            UnknownIdError: no preset of that name.
+            ConfigError: a field has a value it cannot have, or the advantages need a critic.
+        """
+        objective = self.objective.build()
+        if objective.advantage.estimator == "gae":
+            raise ConfigError(
+                f"objective.preset = {self.objective.preset!r}: its advantages need a critic, which this loop "
+                "does not train; use it in a loop of your own, or choose another preset"
+            )
+        return objective
+
     def policy_specs(self, checkpoint: Path | None = None) -> dict[str, dict[str, Any]]:
         """Return the arguments of `Policy.load` by policy id, with the weights of a checkpoint where one is given."""
         return {policy_id: self._policy_spec(policy_id, checkpoint) for policy_id in self.policies}

@@ -19,7 +19,7 @@ import torch
 
 import srpo_envs
 from srpo_envs.core import SetEnv
-from srpo_envs.errors import CheckpointError, ConfigError, NoEpisodeError
+from srpo_envs.errors import CheckpointError, NoEpisodeError
 from srpo_envs.records import Episode, write_episodes
 from srpo_train.checkpoint import CheckpointStore
 from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
@@ -90,12 +90,7 @@ class Trainer:
             require_tasks(make_eval_env(), recipe.eval.num_tasks)
         self._order = TaskOrder(env.tasks.num_tasks, recipe.seed)
         roles = recipe.role_map(env.roles)
-        self._objective = recipe.objective.build()
-        if self._objective.advantage.estimator == "gae":
-            raise ConfigError(
-                f"objective.preset = {recipe.objective.preset!r}: its advantages need a critic, which this loop "
-                "does not train; use it in a loop of your own, or choose another preset"
-            )
+        self._objective = recipe.loop_objective()
         bases = Bases()
         self._team = Team.load(recipe.policy_specs(checkpoint.path if checkpoint else None), roles, bases)
         self._learner = Learner(

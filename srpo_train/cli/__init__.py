@@ -56,6 +56,7 @@ app.command(
         "srpo train recipes/tiny-arithmetic.toml",
         "srpo train recipes/tiny-arithmetic.toml --set optim.lr=1e-4 --set objective.scaling=none --name no-scaling",
         "srpo train recipes/tiny-arithmetic.toml --resume",
+        "srpo train recipes/math-qwen3-4b.toml --dry-run",
     ),
 )(guarded(train))
 app.command(

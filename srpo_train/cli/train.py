@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,9 @@ def train(
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the run and its directory, instead of the recipe's.")] = "",
     resume: Annotated[bool, typer.Option(help="Go on from the newest checkpoint of the run.")] = False,
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show policies, engines, memory and sizes, and train nothing.")
+    ] = False,
 ) -> None:
     """Train a team from a recipe, and write curves and a report at the end.
 
@@ -32,6 +36,9 @@ def train(
         place = [f"output_dir={json.dumps(str(recipe.resolve().parent))}", f"name={json.dumps(recipe.resolve().name)}"]
         recipe, overrides = recipe / "recipe.toml", [*place, *overrides]
     resolved = load_recipe(recipe, overrides)
+    if is_dry_run:
+        _show_plan(resolved)
+        return
 
     from srpo_train.loop import train as run  # after the recipe is known to be good: this imports torch
 
@@ -39,6 +46,16 @@ def train(
     run_dir = run(resolved, resume=resume)
     typer.echo(f"\n{_outcome(resolved, run_dir)}")
     typer.echo(f"run directory: {run_dir}\nreport:        {run_dir / 'report.md'}")
+
+
+def _show_plan(recipe: Recipe) -> None:
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's libraries are imported: a plan downloads nothing
+    from rich.console import Console
+
+    from srpo_train.cli._plan import show_plan
+    from srpo_train.plan import make_plan
+
+    show_plan(Console(), make_plan(recipe))
 
 
 def _outcome(recipe: Recipe, run_dir: Path) -> str:

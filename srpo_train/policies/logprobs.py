@@ -31,6 +31,11 @@ logger = logging.getLogger(__name__)
 _TILE = {"cpu": (1024, 8 << 20), "cuda": (4096, 512 << 20)}
 
 
+def tile_bytes(device_type: str) -> int:
+    """Return the float32 bytes of one tile of logits on a kind of device, such as ``cuda``."""
+    return _TILE.get(device_type, _TILE["cpu"])[1]
+
+
 class TokenLogprobs(NamedTuple):
     """What scoring a batch of rows gives."""
 

@@ -347,3 +347,28 @@ def test_play_shows_a_line_for_each_passage_a_search_found() -> None:
     assert "tool search(query='boss of Bafo', top_k=2)" in shown
     assert "id=Bafo-boss, title=Bafo, text=The boss of Bafo is Tiri." in shown
     assert shown.count("    id=") == 2
+
+
+# --- dry run ------------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_shows_the_plan_and_leaves_nothing(
+    tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_bytes((tiny_checkpoint / "config.json").read_bytes())  # there are no weights to read
+    result = srpo(*training(tmp_path / "runs", folder), "--dry-run")
+    assert result.exit_code == 0, result.output
+    for title in ("policies", "engines", "memory (estimate)", "each step", "run"):
+        assert f"\n{title}\n" in f"\n{result.stdout}"
+    assert re.search(r"^episodes +4 *$", result.stdout, re.MULTILINE)
+    assert re.search(r"^cpu +at most at once +0\.\d+ *$", result.stdout, re.MULTILINE)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_refuses_what_training_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    recipe = ROOT / "recipes/tiny-arithmetic.toml"
+    assert "did you mean" in refused("train", recipe, "--dry-run", "--set", "policies.team.model=builtin:tiny-taem")

@@ -1,0 +1,176 @@
+"""`srpo_train.plan`: what a recipe will take, checked against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from srpo_envs.errors import ConfigError, PolicyLoadError, UnknownIdError
+from srpo_train.config import Recipe, load_recipe, parse_recipe
+from srpo_train.plan import Plan, make_plan
+
+TINY = 132_800
+"""340 x 64 embeddings; 2 layers of 64 x 128 x 2 (queries, output), 64 x 64 x 2 (keys, values), 64 x 160 x 3
+(feed-forward), 64 x 2 and 32 x 2 (norms); a last norm of 64."""
+ROOT = Path(__file__).parents[2]
+
+
+def recipe(policies: dict[str, Any] | None = None, **sections: Any) -> Recipe:
+    default = {"team": {"model": "builtin:tiny-team", "device": "cpu"}}
+    env = {"id": "ArithmeticSolverVerifier-v0", "kwargs": {"num_solvers": 3, "max_events": 5}}
+    return parse_recipe({"name": "small", "env": env, "policies": policies or default, **sections})
+
+
+def tiny(**options: Any) -> dict[str, Any]:
+    return {"model": "builtin:tiny-team", "device": "cpu", **options}
+
+
+def sizes(plan: Plan, device: str = "cpu") -> dict[str, int | None]:
+    return {item.what: item.num_bytes for item in plan.memory if item.device == device}
+
+
+def test_the_tiny_policy_by_hand() -> None:
+    assert TINY == 340 * 64 + 2 * (2 * 64 * 128 + 2 * 64 * 64 + 3 * 64 * 160 + 2 * 64 + 2 * 32) + 64
+    plan = make_plan(
+        recipe(optim={"micro_batch_tokens": 512, "max_row_tokens": 256}, engine={"max_batch_tokens": 1000})
+    )
+    (policy,) = plan.policies
+    assert (policy.num_parameters, policy.num_trained, policy.training) == (TINY, TINY, "whole model")
+    assert policy.roles == ("solver", "verifier", "aggregator")
+    assert sizes(plan) == {
+        "weights: team": 4 * TINY,
+        "moments: team": 8 * TINY,
+        "gradients: team": 4 * TINY,
+        # A layer keeps of a token: norms of 2 x 64 + 128 + 64 numbers at 12 bytes, and 4 bytes of 2 x 128 + 128 + 640.
+        "activations of a micro-batch: team": 512 * 2 * (12 * 320 + 4 * 1024),
+        # Three tiles of 512 tokens x 340 words, gradients of 512 x 64 hidden states and of the 340 x 64 head.
+        "logits and head gradient: team": 3 * 4 * 512 * 340 + 4 * 512 * 64 + 4 * 340 * 64,
+        "key-value cache at most: team": 1000 * 4 * 2 * 2 * 2 * 32,
+    }
+    update = 512 * 2 * (12 * 320 + 4 * 1024) + 3 * 4 * 512 * 340 + 4 * 512 * 64 + 4 * 340 * 64
+    assert plan.peak_bytes("cpu") == 16 * TINY + update
+    assert plan.checkpoint_bytes == 12 * TINY
+
+
+def test_half_precision_has_masters_and_checkpointing_keeps_inputs_of_layers_only() -> None:
+    options = tiny(dtype="bfloat16", gradient_checkpointing=True)
+    plan = make_plan(recipe({"team": options}, optim={"micro_batch_tokens": 100, "max_row_tokens": 300}))
+    found = sizes(plan)
+    assert found["weights: team"] == 2 * TINY
+    assert found["float32 masters: team"] == found["gradients: team"] == 4 * TINY
+    layer = 8 * 320 + 2 * 1024
+    assert found["activations of a micro-batch: team"] == 300 * (2 * 2 * 64 + layer)
+
+
+def test_adapters_over_one_base_hold_it_once() -> None:
+    pytest.importorskip("peft")
+    adapter = {"rank": 8, "targets": ["q_proj", "v_proj"]}
+    policies = {"a": tiny(adapter=adapter), "b": tiny(adapter={"rank": 2}), "c": tiny(trainable=False)}
+    plan = make_plan(recipe(policies, roles={"solver": "a", "verifier": "b", "aggregator": "c"}))
+    trained = {policy.policy_id: policy.num_trained for policy in plan.policies}
+    all_linear = 2 * 2 * (2 * (64 + 128) + 2 * (64 + 64) + 3 * (64 + 160))  # rank x layers x (inputs + outputs)
+    assert trained == {"a": 8 * 2 * ((64 + 128) + (64 + 64)), "b": all_linear, "c": 0}
+    assert sizes(plan)["frozen weights: a, b, c"] == 4 * TINY
+    assert [name for name in sizes(plan) if name.endswith(": c")] == ["key-value cache at most: c"]
+
+
+def test_counts_are_those_of_loaded_policies() -> None:
+    pytest.importorskip("peft")
+    from srpo_train.policies.team import Team
+
+    own = recipe({"a": tiny(adapter={"rank": 4}), "b": tiny()}, roles={"solver": "a", "*": "b"})
+    team = Team.load(own.policy_specs(), own.role_map(["solver", "verifier", "aggregator"]))
+    loaded = {policy.policy_id: sum(p.numel() for p in policy.trainable_parameters) for policy in team}
+    assert {policy.policy_id: policy.num_trained for policy in make_plan(own).policies} == loaded
+
+
+def test_a_reference_shares_the_frozen_base() -> None:
+    found = sizes(make_plan(recipe(objective={"kl_coef": 0.1})))
+    assert found["frozen weights: reference of team"] == found["weights: team"] == 4 * TINY
+
+
+def test_a_step_is_bounded_by_the_limits_of_events_and_roles() -> None:
+    rollout = {"prompts_per_step": 2, "group_size": 3, "oversample": 1, "mode": "asynchronous"}
+    plan = make_plan(recipe(rollout=rollout, optim={"num_minibatches": 2, "num_epochs": 3}))
+    step = plan.step
+    assert (step.num_episodes, step.max_events, step.max_responses) == (8, 40, 40 * 5)
+    assert step.max_new_tokens == 40 * (3 * 40 + 8 + 10)
+    assert (step.longest_response, step.num_updates) == (40, 6)
+
+
+def test_vllm_takes_the_first_gpus_for_each_model() -> None:
+    policies = {"a": tiny(device="cuda:2"), "b": tiny(device="cuda:3")}
+    options = {"tensor_parallel_size": 2, "kv_cache_memory_bytes": 1 << 20, "gpu_memory_utilization": 0.3}
+    engine = {"kind": "vllm", "vllm": options}
+    plan = make_plan(recipe(policies, roles={"solver": "a", "*": "b"}, engine=engine))
+    assert plan.devices == ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
+    assert [(engine.policy_ids, engine.places, engine.gpu_share) for engine in plan.engines] == [
+        (("a",), ("cuda:0", "cuda:1"), 0.3),
+        (("b",), ("cuda:0", "cuda:1"), 0.3),
+    ]
+    assert plan.peak_bytes("cuda:1") == 2 * (2 * TINY + (1 << 20))
+
+
+def test_a_sleeping_vllm_is_not_there_in_updates() -> None:
+    options = {"kv_cache_memory_bytes": 1 << 30, "sleep": True}
+    plan = make_plan(recipe({"team": tiny(device="cuda")}, engine={"kind": "vllm", "vllm": options}))
+    assert {item.phase for item in plan.memory if item.what.startswith("vLLM")} == {"rollout"}
+    assert plan.peak_bytes("cuda:0") == 16 * TINY + 4 * TINY + (1 << 30)
+
+
+def test_an_unknown_model_leaves_its_sizes_open() -> None:
+    plan = make_plan(recipe({"team": {"model": "nobody/nothing-1b", "device": "cpu"}}))
+    assert plan.policies[0].num_parameters is None
+    assert plan.peak_bytes("cpu") is None
+    assert plan.checkpoint_bytes is None
+    assert any("nobody/nothing-1b" in note for note in plan.notes)
+
+
+def test_a_role_that_may_write_more_than_is_trained_is_noted() -> None:
+    (note,) = make_plan(recipe(optim={"max_row_tokens": 40})).notes
+    assert "'solver'" in note
+    assert not make_plan(recipe(optim={"max_row_tokens": 41})).notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"env": {"id": "ArithmeticSolverVerifer-v0"}}, UnknownIdError, "ArithmeticSolverVerifier"),
+        ({"policies": {"team": {"model": "./nowhere"}}}, PolicyLoadError, "nowhere"),
+        ({"policies": {"team": {"model": "builtin:tiny-taem"}}}, ConfigError, "tiny-team"),
+        ({"policies": {"team": tiny(device="gpu")}}, ConfigError, "not a torch device"),
+        ({"policies": {"team": tiny(adapter={"targets": ["q_prj"]})}}, ConfigError, "q_proj"),
+        ({"roles": {"solver": "team", "critic": "team", "*": "team"}}, ConfigError, "critic"),
+        ({"objective": {"preset": "srp"}}, UnknownIdError, "srpo"),
+        ({"objective": {"preset": "ppo"}}, ConfigError, "critic"),
+        ({"eval": {"every": 1, "num_tasks": 10_000_000}}, ConfigError, "10000000"),
+    ],
+)
+def test_a_wrong_recipe_is_refused(changes: dict[str, Any], error: type[Exception], words: str) -> None:
+    data = recipe().model_dump(exclude_none=True) | changes
+    if "adapter" in str(changes):
+        pytest.importorskip("peft")
+    with pytest.raises(error, match=words):
+        make_plan(parse_recipe(data))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*qwen*.toml")), ids=lambda path: path.stem)
+def test_the_papers_recipes_fit_gpus_of_80_gb_and_their_responses_are_trained(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip("peft")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    resolved = load_recipe(path)
+    plan = make_plan(resolved)
+    peak = plan.peak_bytes("cuda:2")
+    assert peak is not None
+    assert peak < 79 * 2**30
+    assert plan.step.longest_response < resolved.optim.max_row_tokens
+    options = resolved.engine.vllm
+    assert options is not None
+    assert options.max_model_len == resolved.optim.max_row_tokens
+    assert len(plan.devices) == 3
