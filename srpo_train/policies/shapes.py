@@ -112,7 +112,8 @@ def _config_of(policy_id: str, location: str) -> PreTrainedConfig | None:
         config: PreTrainedConfig = AutoConfig.for_model(published.pop("model_type"), **published)
         return config
     try:
-        return AutoConfig.from_pretrained(location, local_files_only=True)
+        stored: PreTrainedConfig = AutoConfig.from_pretrained(location, local_files_only=True)
+        return stored
     except (OSError, ValueError) as error:
         if not Path(location).is_dir():
             return None
