@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from srpo_envs.errors import ConfigError, PolicyLoadError, UnknownIdError
+from srpo_envs.errors import ConfigError, DatasetError, PolicyLoadError, UnknownIdError
 from srpo_train.config import Recipe, load_recipe, parse_recipe
 from srpo_train.plan import Plan, make_plan
 
@@ -18,9 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def recipe(policies: dict[str, Any] | None = None, **sections: Any) -> Recipe:
-    default = {"team": {"model": "builtin:tiny-team", "device": "cpu"}}
     env = {"id": "ArithmeticSolverVerifier-v0", "kwargs": {"num_solvers": 3, "max_events": 5}}
-    return parse_recipe({"name": "small", "env": env, "policies": policies or default, **sections})
+    return parse_recipe({"name": "small", "env": env, "policies": policies or {"team": tiny()}} | sections)
 
 
 def tiny(**options: Any) -> dict[str, Any]:
@@ -111,6 +110,40 @@ def test_vllm_takes_the_first_gpus_for_each_model() -> None:
         (("b",), ("cuda:0", "cuda:1"), 0.3),
     ]
     assert plan.peak_bytes("cuda:1") == 2 * (2 * TINY + (1 << 20))
+
+
+def test_adapters_over_one_base_share_a_vllm() -> None:
+    pytest.importorskip("peft")
+    policies = {"a": tiny(adapter={"rank": 8}), "b": tiny(trainable=False), "c": tiny()}
+    engine = {"kind": "vllm", "vllm": {"dtype": "bfloat16"}}
+    plan = make_plan(recipe(policies, roles={"solver": "a", "verifier": "b", "*": "c"}, engine=engine))
+    assert [(engine.policy_ids, engine.gpu_share) for engine in plan.engines] == [(("a", "b"), None), (("c",), None)]
+    vllm = {name: size for name, size in sizes(plan).items() if name.startswith("vLLM")}
+    assert vllm["vLLM weights: a, b"] == vllm["vLLM weights: c"] == 2 * TINY
+    assert vllm["vLLM key-value cache: a, b"] == 64 << 20
+
+
+def test_servers_take_no_memory_here() -> None:
+    urls = ["http://gpu-1:8000", "http://gpu-2:8000"]
+    plan = make_plan(recipe(engine={"kind": "served", "served": {"servers": {"team": urls}}}))
+    assert [engine.places for engine in plan.engines] == [tuple(urls)]
+    assert not {item.phase for item in plan.memory} & {"rollout"}
+
+
+def test_questions_that_are_on_the_hub_only_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    env = {"id": "MathSolverVerifier-v0", "kwargs": {"dataset": "nobody/no-questions", "split": "train"}}
+    plan = make_plan(recipe(env=env))
+    assert plan.num_tasks is None
+    assert "MathSolverVerifier" in plan.notes[0]
+
+
+def test_a_file_of_questions_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    env = {"id": "MathSolverVerifier-v0", "kwargs": {"dataset": "custom", "path": str(tmp_path / "none.jsonl")}}
+    with pytest.raises(DatasetError, match=r"none\.jsonl"):
+        make_plan(recipe(env=env))
 
 
 def test_a_sleeping_vllm_is_not_there_in_updates() -> None:

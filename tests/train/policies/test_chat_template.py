@@ -87,5 +87,5 @@ def test_what_an_engine_returns_is_the_prompt_of_the_template_and_the_tokens_as_
     assert thinking, "no sample holds a think token, so nothing is tested"
     for generation in thinking:
         assert len(generation.logprobs) == len(generation.token_ids)
-        assert generation.text == policy.decode(generation.token_ids)
+        assert generation.text == policy.tokenizer.decode(list(generation.token_ids), skip_special_tokens=True)
         assert "think>" in generation.text
