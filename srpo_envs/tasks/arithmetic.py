@@ -7,9 +7,8 @@ parameters, checkable at a glance, and endless: tasks are generated from their i
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -18,19 +17,17 @@ from srpo_envs.parsing import parse_boxed_answer
 from srpo_envs.prompting import load_prompt
 from srpo_envs.schedule import Reply
 from srpo_envs.tasks.base import Task
-
-Split = Literal["train", "test"]
+from srpo_envs.tasks.generated import GeneratedTasks, Split, list_name, split_of
 
 LEVELS: dict[int, tuple[int, int]] = {1: (1, 2), 2: (2, 4), 3: (3, 6), 4: (5, 8)}
 """Fewest and most steps of a chain, by level."""
 
-_TEST_SHARE = 10  # one question in ten is held out
 _OPERATORS = "+-*"
 _MAX_NEW_TOKENS = {"solver": 40, "verifier": 8, "aggregator": 10, "router": 16}
 _STEP_TOKENS = 4  # a further step such as *7=1, in tokens of the embedded policy
 
 
-class Arithmetic:
+class Arithmetic(GeneratedTasks):
     """Generated chains of a level, with train and test questions that never overlap.
 
     The split of a question is decided by a digest of its text, so no seed, level or size can move it.
@@ -45,20 +42,11 @@ class Arithmetic:
         ValueError: an unknown level or split, or a size below 1.
     """
 
+    family = "arithmetic"
     parse_answer = staticmethod(parse_boxed_answer)
 
     def __init__(self, level: int = 2, split: Split = "train", size: int | None = None, seed: int = 0) -> None:
-        if level not in LEVELS:
-            raise ValueError(f"level: expected one of {sorted(LEVELS)}, got {level!r}")
-        if split not in ("train", "test"):
-            raise ValueError(f"split: expected 'train' or 'test', got {split!r}")
-        self.level = level
-        self.split = split
-        self.num_tasks = size if size is not None else (8192 if split == "train" else 256)
-        if self.num_tasks < 1:
-            raise ValueError(f"size: expected at least 1, got {size}")
-        self.seed = seed
-        self.name = _name(level, split)
+        super().__init__(LEVELS, level, split, size, seed)
 
     def task(self, index: int) -> Task:
         """Return task `index`, 0 <= index < num_tasks."""
@@ -67,10 +55,6 @@ class Arithmetic:
     def prompt(self, role: str) -> str:
         """Return the short template of a role."""
         return load_prompt("arithmetic", role)
-
-    def stop(self, role: str) -> tuple[str, ...]:
-        """Return no stop text: responses end with the policy's own end-of-sequence token."""
-        return ()
 
     def max_new_tokens(self, role: str) -> int:
         """Return a limit that fits a well-formed response of this level."""
@@ -114,12 +98,6 @@ def write_partial_results(start: int, steps: Sequence[tuple[str, int]], results:
     return str(start) + "".join(f"{op}{digit}={result}" for (op, digit), result in zip(steps, results, strict=True))
 
 
-def split_of(question: str) -> Split:
-    """Return the split a question belongs to, from a digest of its text."""
-    digest = hashlib.blake2b(question.encode("utf-8"), digest_size=4).digest()
-    return "test" if int.from_bytes(digest, "big") % _TEST_SHARE == 0 else "train"
-
-
 # A rollout group asks for its task once per member, each in an environment of its own.
 @functools.lru_cache(maxsize=16_384)
 def _make_task(level: int, split: Split, seed: int, index: int) -> Task:
@@ -130,11 +108,12 @@ def _make_task(level: int, split: Split, seed: int, index: int) -> Task:
         question = write_question(start, steps)
         if split_of(question) == split:
             info = {"start": start, "steps": steps}
-            return Task(f"{_name(level, split)}/{index}", question, str(partial_results(start, steps)[-1]), info)
-
-
-def _name(level: int, split: Split) -> str:
-    return f"arithmetic-l{level}-{split}"
+            return Task(
+                f"{list_name(Arithmetic.family, level, split)}/{index}",
+                question,
+                str(partial_results(start, steps)[-1]),
+                info,
+            )
 
 
 def _draw_chain(rng: np.random.Generator, fewest: int, most: int) -> tuple[int, list[tuple[str, int]]]:

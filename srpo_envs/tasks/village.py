@@ -9,7 +9,6 @@ two queries one after the other (``Name the friend of the boss of Bako.``), two 
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ from srpo_envs.prompting import load_prompt
 from srpo_envs.schedule import Reply
 from srpo_envs.search import Passage
 from srpo_envs.tasks.base import Task
+from srpo_envs.tasks.generated import GeneratedTasks, Split, list_name, split_of
 
-Split = Literal["train", "test"]
 Kind = Literal["lookup", "chain", "pair", "pair_of_chains"]
 
 NUM_PEOPLE = 200
@@ -46,11 +45,10 @@ _SHAPES: dict[Kind, tuple[int, int]] = {"lookup": (1, 1), "chain": (2, 1), "pair
 """Queries one after the other, and how many such chains at once."""
 
 _WORLD_SEED = 7
-_TEST_SHARE = 10  # one question in ten is held out
 _MAX_NEW_TOKENS = {"router": 8, "searcher": 20, "verifier": 6, "answerer": 48, "agent": 48}
 
 
-class Village:
+class Village(GeneratedTasks):
     """Generated questions about the village, with train and test questions that never overlap.
 
     The split of a question is decided by a digest of its text, so no seed, level or size can move it.
@@ -65,21 +63,12 @@ class Village:
         ValueError: an unknown level or split, or a size below 1.
     """
 
+    family = "village"
     parse_answer = staticmethod(parse_answer)
     default_retriever = "bm25:village"
 
     def __init__(self, level: int = 4, split: Split = "train", size: int | None = None, seed: int = 0) -> None:
-        if level not in LEVELS:
-            raise ValueError(f"level: expected one of {sorted(LEVELS)}, got {level!r}")
-        if split not in ("train", "test"):
-            raise ValueError(f"split: expected 'train' or 'test', got {split!r}")
-        self.level = level
-        self.split = split
-        self.num_tasks = size if size is not None else (8192 if split == "train" else 256)
-        if self.num_tasks < 1:
-            raise ValueError(f"size: expected at least 1, got {size}")
-        self.seed = seed
-        self.name = _name(level, split)
+        super().__init__(LEVELS, level, split, size, seed)
 
     def task(self, index: int) -> Task:
         """Return task `index`, 0 <= index < num_tasks."""
@@ -88,10 +77,6 @@ class Village:
     def prompt(self, role: str) -> str:
         """Return the short template of a role."""
         return load_prompt("village", role)
-
-    def stop(self, role: str) -> tuple[str, ...]:
-        """Return no stop text: responses end with the policy's own end-of-sequence token."""
-        return ()
 
     def max_new_tokens(self, role: str) -> int:
         """Return a limit that fits a well-formed response."""
@@ -160,12 +145,6 @@ def write_query(relation: str, name: str) -> str:
     return f"{relation} of {name}"
 
 
-def split_of(question: str) -> Split:
-    """Return the split a question belongs to, from a digest of its text."""
-    digest = hashlib.blake2b(question.encode("utf-8"), digest_size=4).digest()
-    return "test" if int.from_bytes(digest, "big") % _TEST_SHARE == 0 else "train"
-
-
 # A rollout group asks for its task once per member, each in an environment of its own.
 @functools.lru_cache(maxsize=16_384)
 def _make_task(level: int, split: Split, seed: int, index: int) -> Task:
@@ -180,11 +159,7 @@ def _make_task(level: int, split: Split, seed: int, index: int) -> Task:
                 "queries": queries,
                 "gold_passage_ids": [_passage_id(q) for q in itertools.chain(*queries)],
             }
-            return Task(f"{_name(level, split)}/{index}", question, gold, info)
-
-
-def _name(level: int, split: Split) -> str:
-    return f"village-l{level}-{split}"
+            return Task(f"{list_name(Village.family, level, split)}/{index}", question, gold, info)
 
 
 def _passage_id(query: str) -> str:

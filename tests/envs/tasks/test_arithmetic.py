@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srpo_envs.schedule import Reply
-from srpo_envs.tasks.arithmetic import LEVELS, Arithmetic, partial_results, split_of, write_question
+from srpo_envs.tasks.arithmetic import LEVELS, Arithmetic, partial_results, write_question
+from srpo_envs.tasks.generated import split_of
 from srpo_envs.workflows.single_agent import SingleAgent
 
 QUESTION = re.compile(r"Compute (\d)((?:[+*-]\d)+) from left to right, mod 10\.")

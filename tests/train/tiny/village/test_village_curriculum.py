@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from srpo_envs.tasks.village import RELATIONS, facts, people, split_of
+from srpo_envs.tasks.generated import split_of
+from srpo_envs.tasks.village import RELATIONS, facts, people
 from srpo_train.tiny.village.curriculum import CLEAN, SPOILED, VILLAGE, play, rename
 from srpo_train.tiny.warm_start import make_examples
 
