@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from retrieval.engine import close_retriever, fingerprint_of, num_passages_of
+from retrieval.engine import fingerprint_of, num_passages_of
 from srpo_envs.errors import RetrieverError
-from srpo_envs.search import Passage, Retriever, search_all
+from srpo_envs.search import Passage, Retriever, close_retriever, search_all
 
 _Key = tuple[str, int]
 """A query, and how many passages were asked for."""

@@ -13,8 +13,3 @@ def fingerprint_of(retriever: Retriever) -> str:
 def num_passages_of(retriever: Retriever) -> int:
     """Return the size of its corpus; 0 where it does not say."""
     return int(getattr(retriever, "num_passages", None) or 0)
-
-
-def close_retriever(retriever: Retriever) -> None:
-    """Close it, where it can be closed."""
-    getattr(retriever, "close", lambda: None)()

@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from retrieval.engine import close_retriever, fingerprint_of, num_passages_of
+from retrieval.engine import fingerprint_of, num_passages_of
 from srpo_envs.errors import ConfigError, RetrieverError
-from srpo_envs.search import Passage, Retriever, open_retriever, search_all
+from srpo_envs.search import Passage, Retriever, close_retriever, open_retriever, search_all
 
 _PLUS = re.compile(r"\+(?=[a-z0-9]+:)")
 """What joins the names of retrievers: a plus before a scheme, so that a path may hold one too."""

@@ -17,9 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from retrieval.engine import close_retriever, fingerprint_of, num_passages_of
+from retrieval.engine import fingerprint_of, num_passages_of
 from srpo_envs.errors import RecordError, RetrieverError, SchemaVersionError, SearchIndexError
-from srpo_envs.search import Passage, Retriever, is_answer, search_all
+from srpo_envs.search import Passage, Retriever, close_retriever, is_answer, search_all
 
 _KIND = "srpo-search-tape"
 _VERSION = 1

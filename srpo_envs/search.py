@@ -101,22 +101,35 @@ def open_retriever(spec: str) -> Retriever:
         UnknownIdError: no such scheme; the message names the nearest.
         SrpoError: whatever the factory raises: a missing index, an extra that is not installed.
     """
+    key = (os.getpid(), spec)  # a forked child must not share its parent's connections
+    # Every search comes by here, and reading the installed packages' entry points takes milliseconds.
+    if (opened := _opened.get(key)) is not None:
+        return opened
+    with _table_lock:
+        lock = _locks.setdefault(spec, threading.Lock())
+    with lock:
+        if key not in _opened:
+            _opened[key] = _open(spec)
+        return _opened[key]
+
+
+def _open(spec: str) -> Retriever:
     scheme, colon, location = spec.partition(":")
     factories = _schemes()
     if not colon or scheme not in factories:
         raise UnknownIdError(
             f"no retriever {spec!r}: expected scheme:location with a known scheme{near_miss(scheme, factories)}"
         )
-    with _table_lock:
-        lock = _locks.setdefault(spec, threading.Lock())
-    with lock:
-        key = (os.getpid(), spec)  # a forked child must not share its parent's connections
-        if key not in _opened:
-            factory = factories[scheme]
-            if not callable(factory):
-                factory = factory.load()
-            _opened[key] = factory(spec if location.startswith("//") else location)
-        return _opened[key]
+    factory = factories[scheme]
+    if not callable(factory):
+        factory = factory.load()
+    opened: Retriever = factory(spec if location.startswith("//") else location)
+    return opened
+
+
+def close_retriever(retriever: Retriever) -> None:
+    """Close a retriever, where it can be closed."""
+    getattr(retriever, "close", lambda: None)()
 
 
 def close_retrievers() -> None:
@@ -125,7 +138,7 @@ def close_retrievers() -> None:
         own = [key for key in _opened if key[0] == os.getpid()]
         closing = [_opened.pop(key) for key in own]
     for retriever in closing:
-        getattr(retriever, "close", lambda: None)()
+        close_retriever(retriever)
 
 
 def search_all(retriever: Retriever, queries: Sequence[str], top_k: int) -> list[list[Passage]]:

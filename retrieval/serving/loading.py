@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from retrieval.engine import close_retriever, fingerprint_of, num_passages_of
-from srpo_envs.search import Passage, Retriever, search_all
+from retrieval.engine import fingerprint_of, num_passages_of
+from srpo_envs.search import Passage, Retriever, close_retriever, search_all
 
 logger = logging.getLogger(__name__)
 
