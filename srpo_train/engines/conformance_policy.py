@@ -54,6 +54,21 @@ def conformance_policy(dtype: torch.dtype = torch.float32) -> Policy:
     return Policy(policy_id="conformance", model=model, tokenizer=tokenizer)
 
 
+def conformance_adapter(seed: int = 0) -> Policy:
+    """Return a policy that is a LoRA adapter over that one, with random weights."""
+    from srpo_train.config import AdapterConfig
+    from srpo_train.policies.shared_base import SharedBase
+
+    plain = conformance_policy()
+    base = SharedBase(plain.model, plain.tokenizer)
+    share = base.new_adapter(plain.policy_id, AdapterConfig(rank=4, alpha=8.0), seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in share.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return Policy(policy_id=plain.policy_id, model=base.model, tokenizer=base.tokenizer, share=share)
+
+
 def _tokenizer() -> PreTrainedTokenizerFast:
     """A byte-level BPE over a few characters; the padding token is the end-of-sequence token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
