@@ -115,7 +115,7 @@ class AdapterConfig(_Section):
 
 
 class PolicyOptimConfig(_Section):
-    """What differs from `[optim]` for this policy. How a batch is cut is the same for all: events join policies."""
+    """What differs from `[optim]` for this policy, or for the critic. How a batch is cut is the same for all."""
 
     lr: PositiveFloat | None = None
     """Peak learning rate."""
@@ -334,7 +334,7 @@ class ObjectiveConfig(_Section):
     """The objective: a preset, and the choices that differ from it. A key left out keeps the preset's value."""
 
     preset: str = "srpo"
-    """Named objective, one of `srpo_train.objective.PRESETS`; `ppo` needs a critic and a loop of your own."""
+    """Named objective, as `srpo presets` lists them; `ppo` trains a critic beside the policies."""
     estimator: str | None = None
     """Advantage estimator."""
     group_key: Annotated[tuple[str, ...], Strict(False)] | None = None
@@ -347,10 +347,16 @@ class ObjectiveConfig(_Section):
     """A comparison group of one: `zero` advantage or `raw` return."""
     non_finite: str | None = None
     """A return that is not finite: `raise`, or `exclude` it from its group."""
+    weighting: str | None = None
+    """What counts once in a group's mean and deviation (`row_relative` only): a `row`, or a `trajectory`."""
     gamma: float | None = None
-    """Discount per event (`gae` only)."""
+    """Discount per event (`gae`, and the steps of `gigpo`)."""
     gae_lambda: float | None = None
     """Trace decay per event (`gae` only)."""
+    step_weight: float | None = None
+    """Weight of the comparison at equal states beside that of whole episodes (`gigpo` only)."""
+    whiten: bool | None = None
+    """Shift and scale the advantages of a batch to mean 0 and standard deviation 1."""
     unit: str | None = None
     """What carries one ratio and one clip: `set`, `sequence` or `token`."""
     scaling: str | None = None
@@ -367,6 +373,8 @@ class ObjectiveConfig(_Section):
     """Upper bound of the ratio where the advantage is negative; `inf` turns off a preset's bound."""
     reduction: str | None = None
     """What counts once in the mean: `event` (eq. 7), `row` or `token`."""
+    drop_uniform: bool | None = None
+    """Leave out the events of a question whose advantages are all 0, so that they do not count in the mean."""
     kl_coef: float | None = None
     """Weight of the penalty on the divergence from the reference policy."""
     kl_estimator: str | None = None
@@ -426,6 +434,25 @@ class OptimConfig(_Section):
     """Consecutive optimiser steps with a loss or gradient that is not finite that are skipped before the run fails."""
 
 
+class CriticConfig(_Section):
+    """The critic of presets that need one (`ppo`); it values the state before each event, for the whole team. May be
+    left out: then it starts from the first trained policy's model, with that policy's settings."""
+
+    model: str | None = None
+    """Directory or hub id of a transformers causal model with the policies' tokenizer; a head that gives one number, at
+    first 0, takes the place of its own. All of it is trained."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Number format of weights and activations."""
+    device: str | None = None
+    """Where it is."""
+    gradient_checkpointing: bool | None = None
+    """Recompute activations in the backward pass."""
+    value_clip: PositiveFloat = 0.2
+    """A value that has moved by this much towards its target moves no further in a step; `inf` for no such clip."""
+    optim: PolicyOptimConfig = PolicyOptimConfig()
+    """What differs from `[optim]`."""
+
+
 class TrainConfig(_Section):
     """Length of the run and its checkpoints."""
 
@@ -471,6 +498,7 @@ class Recipe(_Section):
     rollout: RolloutConfig = RolloutConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     optim: OptimConfig = OptimConfig()
+    critic: CriticConfig | None = None
     train: TrainConfig = TrainConfig()
     log: LogConfig = LogConfig()
 
@@ -502,6 +530,8 @@ class Recipe(_Section):
                 f"got {self.optim.num_minibatches}"
             )
         settings = {"optim": self.optim} | {f"policies.{name}.optim": self.optim_of(name) for name in self.policies}
+        if self.critic:
+            settings["critic.optim"] = self.optim.model_copy(update=self.critic.optim.model_dump(exclude_none=True))
         for name, optim in settings.items():
             if optim.warmup_steps > self.train.num_steps:
                 raise ValueError(
@@ -560,20 +590,33 @@ class Recipe(_Section):
         """Return the objective of events in which a policy acts."""
         return self.objective.model_copy(update=self.policies[policy_id].objective.model_dump(exclude_none=True))
 
-    def loop_objective(self) -> Objective:
+    def build_objective(self) -> Objective:
         """Return the objective of the run.
 
         Raises:
             UnknownIdError: no preset of that name.
-            ConfigError: a field has a value it cannot have, or the advantages need a critic.
+            ConfigError: a field has a value it cannot have, or there is a critic that nothing would read.
         """
         objective = self.objective.build()
-        if objective.advantage.estimator == "gae":
+        if self.critic and not objective.advantage.needs_critic:
             raise ConfigError(
-                f"objective.preset = {self.objective.preset!r}: its advantages need a critic, which this loop "
-                "does not train; use it in a loop of your own, or choose another preset"
+                f"critic: advantages of the estimator {objective.advantage.estimator!r} read no critic; leave [critic] "
+                'out, or set objective.preset = "ppo"'
             )
         return objective
+
+    @property
+    def critic_settings(self) -> CriticConfig:
+        """The critic, with the settings of the first trained policy where the recipe gives none of its own."""
+        own = self.critic or CriticConfig()
+        policy = next(policy for policy in self.policies.values() if policy.trainable)
+        missing = {name: getattr(policy, name) for name in _OF_THE_POLICY if getattr(own, name) is None}
+        return own.model_copy(update=missing)
+
+    @property
+    def critic_optim(self) -> OptimConfig:
+        """The optimiser settings of the critic."""
+        return self.optim.model_copy(update=self.critic_settings.optim.model_dump(exclude_none=True))
 
     def policy_specs(self, checkpoint: Path | None = None) -> dict[str, dict[str, Any]]:
         """Return the arguments of `Policy.load` by policy id, with the weights of a checkpoint where one is given."""
@@ -628,6 +671,8 @@ class Recipe(_Section):
 
 
 _ABSENT = object()
+_OF_THE_POLICY = ("model", "dtype", "device", "gradient_checkpointing")
+"""Settings of a critic that are those of the first trained policy unless it has its own."""
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -8,17 +8,15 @@ none: its members count in ratios and means, and nothing flows into it.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from srpo_envs.errors import NonFiniteError
 from srpo_train.batching import EventBatch, event_minibatches
 from srpo_train.config import OptimConfig
 from srpo_train.objective import Clip, LossTensors, Objective, engine_mismatch
-from srpo_train.optimizer import PolicyOptimizer
+from srpo_train.optimizer import PolicyOptimizer, StepGuard, schedule_factor
 from srpo_train.policies.logprobs import ModelScorer
 from srpo_train.policies.policy import Policy
 from srpo_train.set_gradient import (
@@ -28,8 +26,6 @@ from srpo_train.set_gradient import (
     loss_tensors,
     with_logprobs,
 )
-
-logger = logging.getLogger(__name__)
 
 _GAP_SAMPLE = 8  # events
 
@@ -87,8 +83,7 @@ class Learner:
             for policy_id, policy in policies.items()
             if policy.is_trainable
         }
-        self._num_nonfinite = 0
-        self._num_nonfinite_in_a_row = 0
+        self._guard = StepGuard("policies", config.max_nonfinite_steps)
 
     def update(self, batch: EventBatch, *, step: int, seed: int) -> dict[str, float]:
         """Train on a batch of complete events and return ``train/...`` metrics.
@@ -111,9 +106,9 @@ class Learner:
         minibatches, watched = self._minibatches(batch, seed)
         mismatch = engine_mismatch(self._objective, [self._tensors(part) for part in watched])
         metrics |= {f"train/{name}": value for name, value in mismatch.items()}
-        num_nonfinite = self._num_nonfinite
+        num_skipped = self._guard.num_skipped
         reports = [self._minibatch(part, rates, is_first=index == 0) for index, part in enumerate(minibatches)]
-        metrics["train/num_nonfinite_steps"] = float(self._num_nonfinite - num_nonfinite)
+        metrics["train/num_nonfinite_steps"] = float(self._guard.num_skipped - num_skipped)
         metrics["train/num_updates"] = len(reports) - metrics["train/num_nonfinite_steps"]
         return metrics | _merge(reports, self._config.num_epochs)
 
@@ -121,16 +116,14 @@ class Learner:
         """Return optimiser states and counters, loadable with ``weights_only``."""
         return {
             "optimizers": {policy_id: optimizer.state_dict() for policy_id, optimizer in self._optimizers.items()},
-            "num_nonfinite": self._num_nonfinite,
-            "num_nonfinite_in_a_row": self._num_nonfinite_in_a_row,
+            "guard": self._guard.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         for policy_id, optimizer in self._optimizers.items():
             optimizer.load_state_dict(state["optimizers"][policy_id])
-        self._num_nonfinite = state["num_nonfinite"]
-        self._num_nonfinite_in_a_row = state["num_nonfinite_in_a_row"]
+        self._guard.load_state_dict(state["guard"])
 
     def _minibatches(self, batch: EventBatch, seed: int) -> tuple[list[EventBatch], list[EventBatch]]:
         """Deal the mini-batches of all epochs, with log-probabilities as far as they are read.
@@ -188,20 +181,11 @@ class Learner:
 
     def _step(self, gradient: SetGradient, norms: Mapping[str, float], rates: Mapping[str, float]) -> None:
         """Step every policy that received a gradient, or none when anything is not finite."""
-        if not all(map(math.isfinite, [gradient.value, *norms.values()])):
-            self._num_nonfinite += 1
-            self._num_nonfinite_in_a_row += 1
-            logger.warning("optimiser step skipped: objective %g, gradient norms %s", gradient.value, dict(norms))
-            if self._num_nonfinite_in_a_row > self._config.max_nonfinite_steps:
-                raise NonFiniteError(
-                    f"{self._num_nonfinite_in_a_row} optimiser steps in a row were not finite (last objective "
-                    f"{gradient.value}); lower optim.lr, or resume from an earlier checkpoint"
-                )
-            return
-        self._num_nonfinite_in_a_row = 0
-        for policy_id, optimizer in self._optimizers.items():
-            # Parameters without a gradient are left alone, moments included: a policy without rows does not move.
-            optimizer.step(rates[policy_id])
+        measured = {"objective": gradient.value} | {f"gradient norm of {name}": norm for name, norm in norms.items()}
+        if self._guard.admits(measured):
+            for policy_id, optimizer in self._optimizers.items():
+                # Parameters without a gradient are left alone, moments included: a policy without rows does not move.
+                optimizer.step(rates[policy_id])
 
     def _learning_rate(self, config: OptimConfig, step: int) -> float:
         return config.lr * schedule_factor(config, step, self._num_steps)
@@ -211,16 +195,6 @@ class Learner:
             policy_id: policy.scorer(temperature=self._settings[policy_id].temperature, with_entropy=with_entropy)
             for policy_id, policy in policies.items()
         }
-
-
-def schedule_factor(config: OptimConfig, step: int, num_steps: int) -> float:
-    """Factor on the learning rate at a step (from 0): linear warm-up, then constant, linear or cosine decay to 0."""
-    if step < config.warmup_steps:
-        return (step + 1) / config.warmup_steps
-    if config.schedule == "constant":
-        return 1.0
-    progress = (step - config.warmup_steps) / max(1, num_steps - config.warmup_steps)
-    return 1.0 - progress if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 def _token_metrics(batch: EventBatch) -> dict[str, float]:

@@ -21,7 +21,7 @@ import srpo_envs
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import CheckpointError, NoEpisodeError
 from srpo_envs.records import Episode, write_episodes
-from srpo_train.checkpoint import CheckpointStore
+from srpo_train.checkpoint import Checkpoint, CheckpointStore
 from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
 from srpo_train.config import EnvConfig, Recipe
 from srpo_train.engines.background import as_streaming
@@ -35,6 +35,7 @@ from srpo_train.metrics import Values
 from srpo_train.monitor import Monitor
 from srpo_train.objective import Clip
 from srpo_train.policies import Policy
+from srpo_train.policies.critic import Critic
 from srpo_train.policies.shared_base import Bases
 from srpo_train.policies.team import Team
 from srpo_train.report import write_report
@@ -42,11 +43,13 @@ from srpo_train.run_dir import claimed_run_dir
 from srpo_train.sinks import open_metrics
 from srpo_train.summary import summarize_rollout
 from srpo_train.task_order import TaskOrder, step_jobs
+from srpo_train.value_learner import ValueLearner
 
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
+_CRITIC_FOLDER = "_critic"  # no policy can be called so: ids begin with a letter or a digit
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> Path:
@@ -90,7 +93,7 @@ class Trainer:
             require_tasks(make_eval_env(), recipe.eval.num_tasks)
         self._order = TaskOrder(env.tasks.num_tasks, recipe.seed)
         roles = recipe.role_map(env.roles)
-        self._objective = recipe.loop_objective()
+        self._objective = recipe.build_objective()
         bases = Bases()
         self._team = Team.load(recipe.policy_specs(checkpoint.path if checkpoint else None), roles, bases)
         self._learner = Learner(
@@ -101,6 +104,7 @@ class Trainer:
             references=Team.load(recipe.reference_specs(), roles, bases).policies if self._objective.kl_coef else None,
             settings={policy_id: _settings_of(recipe, policy_id) for policy_id in recipe.policies},
         )
+        self._critic = self._load_critic(checkpoint) if self._objective.advantage.needs_critic else None
         if checkpoint:
             self._restore(self._store.load_state(checkpoint))
         self._engines = make_engines(self._team, recipe.engine)
@@ -157,8 +161,11 @@ class Trainer:
             seed=recipe.seed,
         )
         rollout = self._collect(jobs)
-        experience = build_experience(rollout.episodes, self._objective, recipe.optim.max_row_tokens)
+        for engine in self._publishing.values():
+            engine.release_memory()
         update_begun = time.monotonic()
+        values = self._critic.values if self._critic else None
+        experience = build_experience(rollout.episodes, self._objective, recipe.optim.max_row_tokens, values)
         update = self._update(experience, step)
         now = time.monotonic()
         self._step = step + 1
@@ -192,11 +199,12 @@ class Trainer:
 
     def _update(self, experience: Experience, step: int) -> dict[str, float]:
         if not experience.batch.num_events:
-            logger.warning("step %d: no complete event to train on; the weights stay as they are", step + 1)
+            logger.warning("step %d: no event to train on; the weights stay as they are", step + 1)
             return {}
-        for engine in self._publishing.values():
-            engine.release_memory()
-        metrics = self._learner.update(experience.batch, step=step, seed=derive_seed(self.recipe.seed, "deal", step))
+        seed = derive_seed(self.recipe.seed, "deal", step)
+        metrics = self._learner.update(experience.batch, step=step, seed=seed)
+        if self._critic:
+            metrics |= self._critic.update(experience.batch, step=step, seed=seed)
         for policy in self._trained:
             policy.version += 1
         self._publish()
@@ -233,11 +241,31 @@ class Trainer:
             "learner": self._learner.state_dict(),
             "versions": {policy.policy_id: policy.version for policy in self._team},
         }
+        if self._critic:
+            state["critic"] = self._critic.state_dict()
         self._store.save(self._step, self._write_policies, state)
 
     def _write_policies(self, folder: Path) -> None:
         for policy in self._trained:  # the others are what the recipe names
             policy.save(folder / policy.policy_id)
+        if self._critic:
+            self._critic.critic.save(folder / _CRITIC_FOLDER)
+
+    def _load_critic(self, checkpoint: Checkpoint | None) -> ValueLearner:
+        settings = self.recipe.critic_settings
+        critic = Critic.load(
+            checkpoint.path / _CRITIC_FOLDER if checkpoint else str(settings.model),
+            dtype=settings.dtype or "float32",
+            device=settings.device or "auto",
+            gradient_checkpointing=bool(settings.gradient_checkpointing),
+        )
+        critic.check_tokenizers(list(self._team))
+        return ValueLearner(
+            critic,
+            self.recipe.critic_optim,
+            value_clip=settings.value_clip,
+            num_steps=self.recipe.train.num_steps,
+        )
 
     def _restore(self, state: dict[str, Any]) -> None:
         if set(state["versions"]) != set(self._team.policies):
@@ -246,6 +274,8 @@ class Trainer:
                 f"{sorted(self._team.policies)}; start a new run with another name"
             )
         self._learner.load_state_dict(state["learner"])
+        if self._critic:
+            self._critic.load_state_dict(state["critic"])
         for policy_id, version in state["versions"].items():
             self._team[policy_id].version = version
 
@@ -303,6 +333,7 @@ def _collection_metrics(rollout: Rollout, experience: Experience) -> dict[str, f
         "rollout/num_stragglers": float(rollout.num_stragglers),
         "rollout/num_incomplete_events": float(experience.dropped["incomplete"]),
         "train/num_overlong_events": float(experience.dropped["overlong"]),
+        "train/num_uniform_events": float(experience.dropped["uniform"]),
     }
 
 

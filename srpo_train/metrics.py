@@ -151,9 +151,25 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "train/num_overlong_events", "events", "Events dropped because a member row exceeds `optim.max_row_tokens`."
     ),
+    Metric(
+        "train/num_uniform_events",
+        "events",
+        "Events left out because their question's advantages are all 0; only with `objective.drop_uniform`.",
+    ),
     Metric("train/num_updates", "updates", "Optimiser steps taken."),
     Metric("train/num_nonfinite_steps", "updates", "Optimiser steps skipped because loss or gradient is not finite."),
     Metric("train/policy_version", "-", "Weights published so far; samples of the next step carry it."),
+    # the critic of `ppo`
+    Metric("train/value_loss", "reward^2", "Clipped squared error of the critic, halved; mean over its updates."),
+    Metric("train/value_mean", "reward", "The critic's mean value of the states, before its updates."),
+    Metric(
+        "train/value_explained_variance",
+        "share",
+        "Variance of the targets that the values before the updates explain; 1 is perfect, below 0 worse than a constant.",
+    ),
+    Metric("train/value_clip_fraction", "share", "Values that have moved further than `critic.value_clip`."),
+    Metric("train/value_grad_norm", "-", "Norm of the critic's gradient before it is scaled down."),
+    Metric("train/value_lr", "-", "Learning rate of the critic."),
     # how the team does on questions it has not trained on
     Metric("eval/accuracy", "share", "Held-out episodes whose answer is right."),
     Metric("eval/avg_at_k", "share", "Avg@k: share right of a question's k samples; mean over questions."),

@@ -55,7 +55,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Make forward passes deterministic."""
-        _disable_dropout(self.model)
+        disable_dropout(self.model)
         self.model.train(bool(getattr(self.model, "is_gradient_checkpointing", False)))
 
     @classmethod
@@ -247,7 +247,7 @@ def _take_share(
     return shared.load_adapter(policy_id, location, is_trainable=is_trainable)
 
 
-def _disable_dropout(model: torch.nn.Module) -> None:
+def disable_dropout(model: torch.nn.Module) -> None:
     """Set every dropout probability to 0, in modules and in the attributes attention layers read."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
