@@ -431,6 +431,9 @@ class TrainConfig(_Section):
 
     num_steps: PositiveInt = 100
     """Training steps."""
+    token_budget: NonNegativeInt = 0
+    """Sampled training tokens with which the run ends earlier, at the end of the step that reaches them; 0 for no such
+    end. For runs that are compared at equal tokens; it needs a constant learning rate."""
     checkpoint_every: PositiveInt = 10
     """Steps between checkpoints; the last step is always saved."""
     keep_last: PositiveInt = 2
@@ -507,6 +510,11 @@ class Recipe(_Section):
                 raise ValueError(
                     f"{name}.warmup_steps: should be at most train.num_steps = {self.train.num_steps}, "
                     f"got {optim.warmup_steps}"
+                )
+            if self.train.token_budget and optim.schedule != "constant":
+                raise ValueError(
+                    f'{name}.schedule: should be "constant" under train.token_budget, which does not say at which step '
+                    f"the run ends, got {optim.schedule!r}"
                 )
         return self
 
