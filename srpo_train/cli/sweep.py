@@ -47,7 +47,8 @@ def sweep(
     check_runs(runs)
     console = Console()
     if is_dry_run:
-        console.print(_listing(runs, plan.processes))
+        console.print(_listing(runs))
+        console.print(f"{len(runs)} runs, {plan.processes} at once, into {plan.out}", highlight=False, soft_wrap=True)
         return
     outcomes = _train(console, plan, runs)
     _report(console, plan, outcomes)
@@ -97,12 +98,11 @@ def _report(console: Console, plan: Sweep, outcomes: Sequence[Outcome]) -> None:
         console.print(outcome.tail, markup=False, highlight=False, soft_wrap=True)
         console.print(f"log: {outcome.run.run_dir / 'train.log'}", markup=False, highlight=False, soft_wrap=True)
     if len(failed) < len(outcomes):
-        typer.echo(
-            f"\n{len(outcomes) - len(failed)} of {len(outcomes)} runs finished\ntable: {write_results(plan.out)}"
-        )
+        typer.echo(f"\n{len(outcomes) - len(failed)} of {len(outcomes)} runs finished")
+        typer.echo(f"table: {write_results(plan.out)}")
 
 
-def _listing(runs: Sequence[Run], processes: int) -> Table:
+def _listing(runs: Sequence[Run]) -> Table:
     from rich.markup import escape
     from rich.table import Column, Table
 

@@ -135,7 +135,8 @@ def claim(out: str | Path, runs: Sequence[Run]) -> Iterator[None]:
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, "another sweep is running there; wait for it, or use another --out"):
         _refuse_changes(runs)
-        cells = {cell.folder: cell for cell in (*_known_cells(out), *(run.cell for run in runs))}
+        now = {run.cell.folder: run.cell for run in runs}
+        cells = now | {cell.folder: cell for cell in _known_cells(out) if cell.folder not in now}
         write_whole(out / INDEX_FILE, json.dumps([vars(cell) for cell in cells.values()], indent=1) + "\n")
         for run in runs:
             run.run_dir.mkdir(parents=True, exist_ok=True)
@@ -208,7 +209,7 @@ def _text(value: object) -> str:
 
 def _slug(text: str) -> str:
     """A part of a directory's name; dots stay within numbers."""
-    return re.sub(r"(?:[^\w=.+-]|\.(?!\d))+", "-", text, flags=re.ASCII).strip("-").lower()
+    return re.sub(r"(?:[^\w=.+-]|\.(?!\d))+", "-", text.replace(" = ", "="), flags=re.ASCII).strip("-").lower()
 
 
 def _known_cells(out: Path) -> list[Cell]:

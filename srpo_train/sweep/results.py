@@ -130,8 +130,8 @@ def make_table(title: str, results: Sequence[CellResult]) -> Table:
     seeds = sorted({run.seed for result in results for run in result.runs})
     counts = {len(result.runs) for result in results}
     notes = [
-        f"Percent of {sample.num_tasks} held-out questions with {k} samples each; mean ± sample standard deviation over "
-        f"the seeds {', '.join(map(str, seeds))}. Variation is the standard deviation of the gradient norm over "
+        f"Percent of {sample.num_tasks} held-out questions with {k} samples each; mean ± sample standard deviation "
+        f"over the seeds {', '.join(map(str, seeds))}. Variation is the standard deviation of the gradient norm over "
         f"training steps by its mean; clipped is the share of units whose gradient the clip cut off."
     ]
     if len(counts) > 1:

@@ -40,7 +40,7 @@ class Variant(Section):
     """Heading in the table, shared with the variants of the same group."""
     recipe: str = ""
     """Recipe it starts from, relative to the sweep file; the sweep's own when empty."""
-    set: dict[str, Any] = {}
+    set: dict[str, Any] = Field(default={})
     """Keys of the recipe that it changes."""
 
 
@@ -51,9 +51,9 @@ class Sweep(Section):
     """Directory of the sweep; `runs/` and the name of its file when left out."""
     recipe: str = ""
     """Recipe of every variant that names none, relative to the sweep file."""
-    set: dict[str, Any] = {}
+    set: dict[str, Any] = Field(default={})
     """Keys of the recipes that are changed for all cells; those of a variant win."""
-    axes: dict[str, Any] = {}
+    axes: dict[str, Any] = Field(default={})
     """Keys of the recipes with a list of values each; every combination is a cell."""
     variants: Annotated[tuple[Variant, ...], Strict(False)] = ()
     """Named ways to train; without any there is one, the recipe as it is."""

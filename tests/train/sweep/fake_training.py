@@ -1,8 +1,8 @@
-"""A stand-in for ``srpo train RUN --resume``: goes on from the steps on disk, one line of metrics each, and saves at the end.
+"""A stand-in for ``srpo train RUN --resume``: logs steps from where it was, saves at the end.
 
     python fake_training.py RUN_DIR NUM_STEPS SECONDS_A_STEP [fail|child]
 
-``fail`` ends with an error after the first step; ``child`` starts a process of its own first and writes its id to ``child``.
+``fail`` ends with an error after the first step; ``child`` starts a process of its own and writes its id to ``child``.
 """
 
 from __future__ import annotations

@@ -100,8 +100,11 @@ def test_a_larger_grid_adds_cells_and_keeps_the_others(tmp_path: Path) -> None:
         log(small[0], {"step": 1})
     with claim(tmp_path, list_runs(make_sweep(tmp_path, axes={"optim": {"lr": [1e-3, 1e-4]}}))):
         pass
-    assert [cell.label for cell in read_cells(tmp_path)] == ["lr = 0.0001", "lr = 0.001"]
+    assert [cell.label for cell in read_cells(tmp_path)] == ["lr = 0.001", "lr = 0.0001"]
     assert standing(small[0].recipe).num_steps == 1
+    with claim(tmp_path, list_runs(make_sweep(tmp_path, axes={"optim": {"lr": [1e-2]}}))):
+        pass
+    assert [cell.label for cell in read_cells(tmp_path)] == ["lr = 0.01", "lr = 0.001", "lr = 0.0001"]
 
 
 def test_a_run_that_was_begun_otherwise_is_refused_with_the_difference(tmp_path: Path) -> None:
