@@ -68,15 +68,14 @@ def read_curve(run_dir: Path) -> Curve:
 
 def print_accuracy(groups: dict[str, list[Curve]]) -> None:
     table = Table(title="held-out accuracy")
-    for name in ("runs", "seed", "start", "step 10", "step 20", "step 40", "end", "training tokens", "tokens/episode"):
+    for name in ("runs", "run", "start", "step 10", "step 20", "step 40", "end", "training tokens", "tokens/episode"):
         table.add_column(name, justify="left" if name == "runs" else "right")
     for name, curves in groups.items():
         for curve in curves:
             at = dict(zip(curve.steps, curve.accuracy, strict=True))
             shown = [f"{at[step]:.3f}" if step in at else "-" for step in (0, 10, 20, 40, curve.steps[-1])]
-            table.add_row(
-                name, curve.run_dir.name, *shown, f"{curve.tokens[-1]:,.0f}", f"{curve.tokens_per_episode:.0f}"
-            )
+            costs = f"{curve.tokens[-1]:,.0f}", f"{curve.tokens_per_episode:.0f}"
+            table.add_row(name, curve.run_dir.name, *shown, *costs)
     Console(width=120).print(table)
 
 

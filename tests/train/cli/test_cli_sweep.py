@@ -26,7 +26,8 @@ import json, pathlib, sys
 run_dir = pathlib.Path(sys.argv[1])
 if len(sys.argv) > 2 and sys.argv[2] in str(run_dir):
     sys.exit("no space left")
-lines = [{"step": 0}, {"step": 1, "eval/avg_at_k": 0.5, "eval/pass_at_k": 0.75, "eval/num_tokens": 20, "eval/num_episodes": 2}]
+scores = {"eval/avg_at_k": 0.5, "eval/pass_at_k": 0.75, "eval/num_tokens": 20, "eval/num_episodes": 2}
+lines = [{"step": 0}, {"step": 1, **scores}]
 (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\\n" for line in lines))
 (run_dir / "checkpoints" / "step-000001").mkdir(parents=True)
 """
