@@ -31,14 +31,14 @@ from srpo_train.engines.publishing import PublishingEngine, weights_of
 from srpo_train.evaluation import evaluate, require_tasks
 from srpo_train.experience import Experience, build_experience
 from srpo_train.learner import Learner, PolicySettings
-from srpo_train.metrics import Values
+from srpo_train.metrics import Values, read_metrics
 from srpo_train.monitor import Monitor
 from srpo_train.objective import Clip
 from srpo_train.policies import Policy
 from srpo_train.policies.critic import Critic
 from srpo_train.policies.shared_base import Bases
 from srpo_train.policies.team import Team
-from srpo_train.report import write_report
+from srpo_train.reporting.run_report import write_report
 from srpo_train.run_dir import claimed_run_dir
 from srpo_train.sinks import open_metrics
 from srpo_train.summary import summarize_rollout
@@ -86,6 +86,7 @@ class Trainer:
         self._store = CheckpointStore(run_dir / "checkpoints", keep_last=recipe.train.keep_last)
         checkpoint = self._store.latest()
         self._step = checkpoint.step if checkpoint else 0
+        self._num_tokens = _sampled_tokens(run_dir, self._step)
         make_env = _env_factory(recipe.env)
         env = make_env()
         make_eval_env = _env_factory(recipe.eval_env)
@@ -128,11 +129,11 @@ class Trainer:
         self._metrics.close()
 
     def run(self) -> None:
-        """Train from the current step to the last one."""
+        """Train from the current step to the last one, or to the end of the budget."""
         evaluation = self.recipe.eval
         if self._step == 0 and evaluation.every and evaluation.at_start:
             self._metrics.log(0, self._evaluate())
-        while self._step < self.recipe.train.num_steps:
+        while not self._is_over:
             metrics = self._train_step()
             if self._is_due(evaluation.every):
                 metrics |= self._evaluate()
@@ -146,9 +147,13 @@ class Trainer:
     def _trained(self) -> list[Policy]:
         return [policy for policy in self._team if policy.is_trainable]
 
+    @property
+    def _is_over(self) -> bool:
+        settings = self.recipe.train
+        return self._step >= settings.num_steps or 0 < settings.token_budget <= self._num_tokens
+
     def _is_due(self, every: int) -> bool:
-        is_last = self._step == self.recipe.train.num_steps
-        return bool(every) and (is_last or self._step % every == 0)
+        return bool(every) and (self._is_over or self._step % every == 0)
 
     def _train_step(self) -> dict[str, float]:
         """One iteration of algorithm 1; afterwards `self._step` counts it."""
@@ -169,6 +174,7 @@ class Trainer:
         update = self._update(experience, step)
         now = time.monotonic()
         self._step = step + 1
+        self._num_tokens += sum(episode.num_tokens for episode in rollout.episodes)
         self._save_events(rollout.episodes)
         return {
             **summarize_rollout(rollout.episodes),
@@ -307,6 +313,11 @@ class Trainer:
             request_timeout_s=settings.request_timeout_s,
             episode_timeout_s=settings.episode_timeout_s,
         )
+
+
+def _sampled_tokens(run_dir: Path, step: int) -> int:
+    """The training tokens that a run sampled up to a step."""
+    return int(sum(line.get("rollout/num_tokens", 0) for line in read_metrics(run_dir) if line["step"] <= step))
 
 
 def _env_factory(config: EnvConfig) -> Callable[[], SetEnv]:

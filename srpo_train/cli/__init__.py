@@ -18,6 +18,7 @@ from srpo_train.cli.play import play
 from srpo_train.cli.replay import replay
 from srpo_train.cli.report import report
 from srpo_train.cli.serve_policy import serve_policy
+from srpo_train.cli.sweep import sweep
 from srpo_train.cli.train import train
 
 __all__ = ["app", "main"]
@@ -59,6 +60,14 @@ app.command(
         "srpo train recipes/math-qwen3-4b.toml --dry-run",
     ),
 )(guarded(train))
+app.command(
+    "sweep",
+    epilog=_examples(
+        "srpo sweep sweeps/ablations-arithmetic.toml",
+        "srpo sweep recipes/tiny-arithmetic.toml --grid objective.scaling=sqrt,none,mean --seeds 0,1",
+        "srpo sweep sweeps/ablations-arithmetic.toml --dry-run",
+    ),
+)(guarded(sweep))
 app.command(
     "eval",
     epilog=_examples(
