@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from srpo_envs.records import Episode
@@ -36,6 +37,10 @@ class FailedEpisode:
     budget; not bad surroundings."""
     is_expired: bool = False
     """A response or the whole episode ran into its deadline."""
+
+
+OnEnd = Callable[[Episode | FailedEpisode], None]
+"""Told of each episode when it has ended, in whatever way; for what must be kept as it comes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
