@@ -14,8 +14,9 @@ from factories import APPROVE, REJECT, boxed, play
 
 from srpo_envs.errors import DatasetError, MissingExtraError, UnknownIdError, UnreadableGoldError
 from srpo_envs.schedule import Reply
-from srpo_envs.tasks.math_problems import NOTHING_COMMITTED, MathProblems
+from srpo_envs.tasks.math_problems import MathProblems
 from srpo_envs.tasks.quoting import quote
+from srpo_envs.tasks.team_context import NOTHING_COMMITTED
 from srpo_envs.workflows.solver_verifier import SolverVerifier
 
 DATA = Path(os.environ.get("SRPO_DATA") or Path(__file__).parents[4] / "shared" / "data") / "math"
