@@ -216,8 +216,8 @@ def parse_subtasks(text: str, *, most: int) -> Parsed | Malformed:
         most: most subtasks there may be.
 
     Returns:
-        `Parsed(subtasks)`, a tuple of texts, or why there is none. A plan is malformed as a whole: too many subtasks, an
-        empty one, or numbers that do not count 1, 2, 3.
+        `Parsed(subtasks)`, a tuple of texts, or why there is none. A plan is malformed as a whole: too many subtasks,
+        an empty one, or numbers that do not count 1, 2, 3.
     """
     visible = _after_thinking(text)
     if visible is None:

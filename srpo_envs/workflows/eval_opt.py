@@ -1,4 +1,4 @@
-"""Evaluator-optimizer, a workflow of the workflow study: a draft, a verdict, refinements until the verdict is Correct."""
+"""Evaluator-optimizer, a workflow of the workflow study: a draft, a verdict, and refinements until it is Correct."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class EvalOpt(SetEnv):
 
     Args:
         tasks: The task family.
-        max_rounds: Most verdicts of an episode, each on a draft of its own. The newest draft is the team's answer, whatever
-            the last verdict says of it.
+        max_rounds: Most verdicts of an episode, each on a draft of its own. The newest draft is the team's answer,
+            whatever the last verdict says of it.
         limits: Passed to `SetEnv`: ``max_events``, ``invalid_penalty``, ``max_new_tokens``.
     """
 

@@ -331,7 +331,19 @@ def test_no_text_makes_a_reader_raise(text: str) -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    ["<think>", "</think>", "<verify>", "<answer>", "\\boxed{", "{", "\\boxed ", "<route>[1,", "\\", "\nSUBTASK 1:", " *"],
+    [
+        "<think>",
+        "</think>",
+        "<verify>",
+        "<answer>",
+        "\\boxed{",
+        "{",
+        "\\boxed ",
+        "<route>[1,",
+        "\\",
+        "\nSUBTASK 1:",
+        " *",
+    ],
 )
 def test_hostile_repetition_takes_linear_time(piece: str) -> None:
     text = "\\boxed{<think></think><answer>" + piece * 100_000

@@ -97,7 +97,9 @@ def split_steps(steps: Steps, most: int) -> list[Steps]:
 def write_parts(start: int, parts: Sequence[Steps]) -> list[str]:
     """Return each part as a chain: the first from the start of the whole, the others from 0."""
     starts = [start] + [0] * (len(parts) - 1)
-    return [f"{first}{''.join(f'{op}{digit}' for op, digit in part)}" for first, part in zip(starts, parts, strict=True)]
+    return [
+        f"{first}{''.join(f'{op}{digit}' for op, digit in part)}" for first, part in zip(starts, parts, strict=True)
+    ]
 
 
 def training_tasks(level: int) -> Arithmetic:

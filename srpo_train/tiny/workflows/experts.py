@@ -131,7 +131,8 @@ class WorkflowCast(Cast[WorkflowHabitsT], Generic[WorkflowHabitsT]):
     @property
     def _favourite(self) -> int:
         """Number of the first draft of the most frequent answer; the right one wins a tie, so that the best use of the
-        drafts is taught."""
+        drafts is taught.
+        """
         counts = Counter(draft for draft in self._drafts if draft is not None)
         if not counts:
             return 1

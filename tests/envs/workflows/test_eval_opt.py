@@ -83,7 +83,15 @@ def test_state_labels_tell_the_story():
 
 # --- malformed text -----------------------------------------------------------------------------------------------
 
-BAD_VERDICTS = ["", "Correct", boxed("correct answer"), boxed(42), RIGHT + boxed(""), "<think>" + RIGHT, "\\boxed{Correct"]
+BAD_VERDICTS = [
+    "",
+    "Correct",
+    boxed("correct answer"),
+    boxed(42),
+    RIGHT + boxed(""),
+    "<think>" + RIGHT,
+    "\\boxed{Correct",
+]
 
 
 @pytest.mark.parametrize("text", BAD_VERDICTS)

@@ -49,7 +49,18 @@ def test_the_selected_draft_is_the_answer(number, reward):
     assert episode.info["answer"] == episode.events[0].members[number - 1].parsed
 
 
-BAD_SELECTIONS = ["", "2", boxed(0), boxed(4), boxed(-1), boxed("1.0"), boxed("two"), boxed("1, 2"), boxed("２"), "\\boxed{2"]
+BAD_SELECTIONS = [
+    "",
+    "2",
+    boxed(0),
+    boxed(4),
+    boxed(-1),
+    boxed("1.0"),
+    boxed("two"),
+    boxed("1, 2"),
+    boxed("２"),
+    "\\boxed{2",
+]
 
 
 @pytest.mark.parametrize("text", BAD_SELECTIONS)
