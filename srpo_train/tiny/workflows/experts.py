@@ -130,9 +130,7 @@ class WorkflowCast(Cast[WorkflowHabitsT], Generic[WorkflowHabitsT]):
 
     @property
     def _favourite(self) -> int:
-        """Number of the first draft of the most frequent answer; the right one wins a tie, so that the best use of the
-        drafts is taught.
-        """
+        """Number of the first draft of the most frequent answer; the right answer wins a tie, which serves the team."""
         counts = Counter(draft for draft in self._drafts if draft is not None)
         if not counts:
             return 1

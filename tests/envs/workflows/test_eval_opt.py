@@ -76,7 +76,7 @@ def test_state_labels_tell_the_story():
         "draft 1",
         "draft 1, judged Incorrect",
         "draft 2",
-        "draft 2, not judged",
+        "draft 2, verdict malformed",
         "draft 3",
     ]
 
