@@ -34,7 +34,7 @@ class Limits:
     file_bytes: int = 16 << 20
     """Size of the scratch folder, and of any one file in it."""
     output_bytes: int = 4 << 20
-    """Bytes of standard output and standard error together; also of one returned value, twice over."""
+    """Bytes of standard output and standard error together, and of one returned value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a program did. Every field is under the program's control; only a status other than `ok` is not good news."""
+    """What a program did. All fields are claims of the program but for the statuses that the keeper gives."""
 
     status: Status
     """How it ended."""

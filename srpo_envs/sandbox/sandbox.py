@@ -26,8 +26,8 @@ from srpo_envs.sandbox.records import Limits, Program, Run
 Isolation = Literal["namespaces", "rlimits"]
 """How programs are shut in.
 
-`namespaces`: own process ids, mounts, network and users, through bubblewrap. `rlimits`: limits of the kernel and a filter
-of system calls only: programs read every file this user can read and write where this user can write.
+`namespaces`: own process ids, mounts, network and users, through bubblewrap. `rlimits`: limits of the kernel and a
+filter of system calls only: programs read every file this user can read and write where this user can write.
 """
 
 _BOOTSTRAP = "import sys; sys.path.append(sys.argv[1]); from keeper.main import main; main()"
@@ -36,7 +36,7 @@ _BACKSTOP_S = 90.0
 
 
 class Sandbox:
-    """Runs programs, several at once.
+    r"""Runs programs, several at once.
 
     Args:
         limits: what one run may use where a call names nothing else.
@@ -51,7 +51,7 @@ class Sandbox:
     Example:
         >>> with Sandbox() as sandbox:  # doctest: +SKIP
         ...     sandbox.run(Program("print(6 * 7)")).stdout
-        '42\\n'
+        '42\n'
     """
 
     def __init__(

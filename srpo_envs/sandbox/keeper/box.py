@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import select
 import shutil
@@ -41,7 +42,7 @@ class Output:
 
     def is_over(self) -> bool:
         """Whether the program wrote more than it may, on any way out."""
-        return len(self.stdout) + len(self.stderr) > self.limit_bytes or len(self.reply) > 2 * self.limit_bytes
+        return len(self.stdout) + len(self.stderr) > self.limit_bytes or len(self.reply) > self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,8 @@ class Box:
         """
         deadline = time.monotonic() + limit_s
         output.reply.clear()
-        self._send(json.dumps(request).encode() + b"\n", deadline)
+        data = marshal.dumps(request)
+        self._send(len(data).to_bytes(4, "little") + data, deadline)
         while b"\n" not in output.reply:
             left_s = deadline - time.monotonic()
             if left_s <= 0:

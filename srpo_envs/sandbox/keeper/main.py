@@ -33,6 +33,7 @@ class Keeper:
         self._limits: dict[str, Any] = {}
         self._program: Seat | None = None
         self._checker: Seat | None = None
+        self._is_checking = False
 
     def answer(self, request: Message) -> Message:
         """Carry out one request; a broken box is an answer too."""
@@ -40,12 +41,15 @@ class Keeper:
         try:
             return {"run": operation(**request)}
         except (BoxError, seccomp.UnsupportedMachine) as error:
-            self.do_close()
+            self.end()
             return {"broken": str(error)}
 
     def do_open(self, source: str, limits: dict[str, Any]) -> Report:
         """Begin with a program; its box starts with the first run."""
         self.do_close()
+        if self._checker is not None and limits != self._limits:
+            self._checker.close()
+            self._checker = None
         self._limits = limits
         self._program = self._seat(source)
         return report("ok")
@@ -63,25 +67,38 @@ class Keeper:
 
         Output of the test code stays here: it may spell out what is expected.
         """
-        program = self._opened()
-        if self._checker is None or not self._checker.is_alive:
-            self._checker = self._seat(support)
-            loaded = self._checker.load_checks(function)
-            if loaded["status"] != "ok":
-                raise BoxError(f"the test code cannot be loaded: {loaded['stderr'][-500:]}")
-        checked, called = self._checker.check(
+        program, checker = self._opened(), self._ready_checker(support, function)
+        checked, called = checker.check(
             code, lambda call, left_s: program.call(function, call["args"], call["kwargs"], left_s)
         )
         called.pop("value", None)
         return called | {"status": "failed"} if called["status"] == "ok" and checked["status"] != "ok" else called
 
+    def _ready_checker(self, support: str, function: str) -> Seat:
+        """Return a seat whose box runs a process for this session's test code."""
+        if self._checker is None:
+            self._checker = self._seat("")
+        if not (self._is_checking and self._checker.is_alive):
+            loaded = self._checker.load_checks(support, function)
+            if loaded["status"] != "ok":
+                raise BoxError(f"the test code cannot be loaded: {loaded['stderr'][-500:]}")
+            self._is_checking = True
+        return self._checker
+
     def do_close(self) -> Report:
-        """End the boxes."""
+        """End the program's box, and the process of test code; a box that only trusted code has seen is kept."""
+        if self._program is not None:
+            self._program.close()
+        if self._checker is not None and self._is_checking:
+            self._checker.end_checks()
+        self._program, self._is_checking = None, False
+        return report("ok")
+
+    def end(self) -> None:
+        """End every box."""
         for seat in (self._program, self._checker):
             if seat is not None:
                 seat.close()
-        self._program = self._checker = None
-        return report("ok")
 
     def _opened(self) -> Seat:
         if self._program is None:
@@ -131,7 +148,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
             replies.write(json.dumps(keeper.answer(json.loads(line))).encode() + b"\n")
             replies.flush()
     finally:
-        keeper.do_close()
+        keeper.end()
 
 
 def main() -> None:

@@ -2,14 +2,16 @@
 
 Numbers, text, None, lists, tuples, dictionaries, sets, bytes and complex numbers survive with their types; everything
 else is refused. Subclasses arrive as their base, so no method a program wrote leaves its process. `decode` builds
-dictionaries and sets and so hashes what it is given: it runs only inside boxes, where a flood of colliding keys costs the
-program its own time. Outside, values stay encoded.
+dictionaries and sets and so hashes what it is given: it runs only inside boxes, where a flood of colliding keys costs
+the program its own time. Outside, values stay encoded.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # every box pays for its imports
+    from collections.abc import Callable
+    from typing import Any
 
 MEMORY_EXIT = 93
 """Exit code of a script that ended with MemoryError."""
@@ -29,11 +31,11 @@ def encode(value: Any) -> Any:
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
-        exact = int.__index__(value)
-        return exact if -_JSON_INT_MAX <= exact < _JSON_INT_MAX else {"int": hex(exact)}
+        whole = int.__index__(value)
+        return whole if -_JSON_INT_MAX <= whole < _JSON_INT_MAX else {"int": hex(whole)}
     if isinstance(value, float):
-        exact = float.__float__(value)
-        return exact if math.isfinite(exact) else {"float": repr(exact)}
+        number = float.__float__(value)
+        return number if number - number == 0.0 else {"float": repr(number)}
     if isinstance(value, complex):
         return {"complex": [encode(value.real), encode(value.imag)]}
     if isinstance(value, bytes | bytearray):
@@ -76,7 +78,7 @@ def decode(form: Any) -> Any:
     return _DECODERS[tag](content)
 
 
-_DECODERS: dict[str, Any] = {
+_DECODERS: dict[str, Callable[[Any], Any]] = {
     "int": lambda content: int(content, 16),
     "float": float,
     "complex": lambda content: complex(*map(decode, content)),

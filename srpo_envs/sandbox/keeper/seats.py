@@ -48,9 +48,14 @@ class Seat:
                 return loading
         return self._ask({"function": function, "args": args, "kwargs": kwargs}, limit_s)
 
-    def load_checks(self, function: str) -> Report:
-        """Load trusted test code."""
-        return self._ask({"kind": "checker", "function": function}, self._limits["wall_s"])
+    def load_checks(self, support: str, function: str) -> Report:
+        """Start a process for trusted test code; `end_checks` ends it and leaves the box for the next."""
+        return self._ask({"kind": "checker", "source": support, "function": function}, self._limits["wall_s"])
+
+    def end_checks(self) -> None:
+        """End the process of test code."""
+        if self.is_alive:
+            self._ask({}, self._limits["wall_s"])
 
     def check(self, code: str, candidate: Callable[[Message, float], Report]) -> tuple[Report, Report]:
         """Run one piece of test code whose calls go to `candidate`.
@@ -109,7 +114,7 @@ def report(status: str, exit_code: int | None = None, cpu_s: float = 0.0, **more
 def _outcome(message: Message | None, cpu_limit_s: float) -> Report:
     """Name what a box said; the program may have written it, so any shape can come."""
     match message:
-        case {"exit": {"exit_code": int(code), "cpu_s": int() | float() as cpu_s}}:
+        case {"exit": int(code), "cpu_s": int() | float() as cpu_s}:
             return report(_exit_status(code, float(cpu_s), cpu_limit_s), code, float(cpu_s))
         case {"value": value}:
             return report("ok", value=value)
@@ -125,7 +130,7 @@ def _exit_status(code: int, cpu_s: float, cpu_limit_s: float) -> str:
         return "ok"
     if code == MEMORY_EXIT:
         return "memory"
-    if code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_s >= cpu_limit_s):
+    if code == -signal.SIGKILL and cpu_s >= 0.9 * math.ceil(cpu_limit_s):  # the kernel counts in ticks
         return "timeout"
     return "killed" if code < 0 else "error"
 

@@ -100,8 +100,8 @@ def program_filter(*, may_signal_itself: bool) -> bytes:
     """Return the filter of model-written code: threads may be made, processes may not.
 
     Args:
-        may_signal_itself: leave `tgkill`, which `abort` needs. It reaches every process in sight, so it is for boxes that
-            have process ids of their own.
+        may_signal_itself: leave `tgkill`, which `abort` needs. It reaches every process in sight, so it is for boxes
+            that have process ids of their own.
     """
     numbers = _numbers()
     refused = set(numbers) - _BY_ARGUMENT - ({"tgkill"} if may_signal_itself else set())
