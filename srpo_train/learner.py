@@ -107,7 +107,10 @@ class Learner:
         mismatch = engine_mismatch(self._objective, [self._tensors(part) for part in watched])
         metrics |= {f"train/{name}": value for name, value in mismatch.items()}
         num_skipped = self._guard.num_skipped
-        reports = [self._minibatch(part, rates, is_first=index == 0) for index, part in enumerate(minibatches)]
+        try:
+            reports = [self._minibatch(part, rates, is_first=index == 0) for index, part in enumerate(minibatches)]
+        finally:
+            self._forget_gradients()  # as large as the weights in float32; a rollout has a use for that memory
         metrics["train/num_nonfinite_steps"] = float(self._guard.num_skipped - num_skipped)
         metrics["train/num_updates"] = len(reports) - metrics["train/num_nonfinite_steps"]
         return metrics | _merge(reports, self._config.num_epochs)
@@ -159,8 +162,7 @@ class Learner:
 
     def _minibatch(self, batch: EventBatch, rates: Mapping[str, float], *, is_first: bool) -> dict[str, float]:
         """One optimiser step of every policy that has rows in the mini-batch."""
-        for optimizer in self._optimizers.values():
-            optimizer.zero_grad()
+        self._forget_gradients()
         gradient = accumulate_set_gradient(
             self._objective,
             batch,
@@ -186,6 +188,10 @@ class Learner:
             for policy_id, optimizer in self._optimizers.items():
                 # Parameters without a gradient are left alone, moments included: a policy without rows does not move.
                 optimizer.step(rates[policy_id])
+
+    def _forget_gradients(self) -> None:
+        for optimizer in self._optimizers.values():
+            optimizer.zero_grad()
 
     def _learning_rate(self, config: OptimConfig, step: int) -> float:
         return config.lr * schedule_factor(config, step, self._num_steps)
