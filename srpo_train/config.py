@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tomli_w
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -36,7 +34,9 @@ from pydantic import (
 )
 
 from srpo_envs.errors import ConfigError, near_miss
+from srpo_train.alarms.settings import AlarmsConfig
 from srpo_train.roles import ANY_ROLE, policy_id_of
+from srpo_train.section import Section
 
 if TYPE_CHECKING:
     from srpo_train.objective.spec import Objective
@@ -52,22 +52,16 @@ _Probability = Annotated[float, Field(gt=0, le=1)]
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class _Section(BaseModel):
-    """Shared rules: frozen, no unknown key, no silent conversion between types."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
-
-
-class EnvConfig(_Section):
+class EnvConfig(Section):
     """The world that is trained on."""
 
     id: str
     """Registered environment id, as `srpo envs` lists them."""
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of that environment, as `srpo envs ID` lists them."""
 
 
-class EvalConfig(_Section):
+class EvalConfig(Section):
     """Held-out evaluation during training."""
 
     every: NonNegativeInt = 0
@@ -78,7 +72,7 @@ class EvalConfig(_Section):
     """Tasks per evaluation, the first ones of the held-out split."""
     samples_per_task: PositiveInt = 1
     """Episodes per task; k of Avg@k and Pass@k."""
-    kwargs: dict[str, Any] = {"split": "test"}
+    kwargs: dict[str, Any] = Field(default_factory=lambda: {"split": "test"})
     """Arguments that replace those of `env.kwargs` in the evaluation environment."""
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature of evaluation; 0 takes the most likely token."""
@@ -88,7 +82,7 @@ class EvalConfig(_Section):
     """Tokens kept in evaluation sampling; 0 keeps everything."""
 
 
-class AdapterConfig(_Section):
+class AdapterConfig(Section):
     """A LoRA adapter over the policy's model, which stays frozen. Policies over one model have it in memory once."""
 
     rank: PositiveInt = 64
@@ -114,7 +108,7 @@ class AdapterConfig(_Section):
         return self
 
 
-class PolicyOptimConfig(_Section):
+class PolicyOptimConfig(Section):
     """What differs from `[optim]` for this policy. How a batch is cut is the same for all: events join policies."""
 
     lr: PositiveFloat | None = None
@@ -133,7 +127,7 @@ class PolicyOptimConfig(_Section):
     """Training steps over which the learning rate rises linearly from 0."""
 
 
-class PolicyObjectiveConfig(_Section):
+class PolicyObjectiveConfig(Section):
     """What differs from `[objective]` for this policy: its clip, where its events hold no member with another clip."""
 
     clip_low: PositiveFloat | None = None
@@ -144,7 +138,7 @@ class PolicyObjectiveConfig(_Section):
     """Upper bound of the ratio where the advantage is negative; `inf` for none."""
 
 
-class PolicySamplingConfig(_Section):
+class PolicySamplingConfig(Section):
     """What differs from `[sampling]` for this policy; evaluation keeps its own settings."""
 
     temperature: PositiveFloat | None = None
@@ -155,7 +149,7 @@ class PolicySamplingConfig(_Section):
     """Tokens kept."""
 
 
-class PolicyConfig(_Section):
+class PolicyConfig(Section):
     """One set of parameters; roles that share it share its weights and its optimiser."""
 
     model: str
@@ -169,7 +163,7 @@ class PolicyConfig(_Section):
     """`cpu`, `cuda`, `cuda:1`, or `auto` for a GPU where there is one."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the tokenizer's chat template, such as `enable_thinking = false`."""
     adapter: AdapterConfig | None = None
     """A LoRA adapter over the model; without this table the model itself is trained."""
@@ -189,7 +183,7 @@ class PolicyConfig(_Section):
         return self
 
 
-class VllmConfig(_Section):
+class VllmConfig(Section):
     """How vLLM is set up; each policy, or each base of adapters, has a vLLM of its own."""
 
     dtype: Literal["policy", "float32", "bfloat16", "float16"] = "policy"
@@ -214,7 +208,7 @@ class VllmConfig(_Section):
     """Seconds after which a publication of weights counts as hung and the run ends."""
 
 
-class ServedConfig(_Section):
+class ServedConfig(Section):
     """vLLM servers, which `srpo serve-policy` starts; each holds one policy."""
 
     servers: dict[_Name, Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]]
@@ -234,7 +228,7 @@ class ServedConfig(_Section):
     """Seconds that requests wait while no server of a policy is fit, before the run ends."""
 
 
-class EngineConfig(_Section):
+class EngineConfig(Section):
     """Who generates."""
 
     kind: Literal["transformers", "vllm", "served"] = "transformers"
@@ -265,7 +259,7 @@ class EngineConfig(_Section):
         return self
 
 
-class SamplingConfig(_Section):
+class SamplingConfig(Section):
     """How training rollouts draw tokens."""
 
     temperature: PositiveFloat = 1.0
@@ -289,7 +283,7 @@ class SamplingConfig(_Section):
         return self
 
 
-class RolloutConfig(_Section):
+class RolloutConfig(Section):
     """How episodes are collected."""
 
     prompts_per_step: PositiveInt = 16
@@ -330,7 +324,7 @@ class RolloutConfig(_Section):
         return self
 
 
-class ObjectiveConfig(_Section):
+class ObjectiveConfig(Section):
     """The objective: a preset, and the choices that differ from it. A key left out keeps the preset's value."""
 
     preset: str = "srpo"
@@ -377,6 +371,9 @@ class ObjectiveConfig(_Section):
     """Weigh each token by trainer over engine probability, of the `token`, `member` or `event`; `none` is off."""
     correction_cap: float | None = None
     """Largest weight of the correction, at least 1; `inf` truncates nothing."""
+    role_weights: str | None = None
+    """Weights on the gradient of each role: `none`, `multiplicity` (one over its members in the event) or `balanced`
+    (every role of a policy has the same mass)."""
 
     def overrides(self) -> dict[str, Any]:
         """Return the fields that differ from the preset."""
@@ -397,7 +394,7 @@ class ObjectiveConfig(_Section):
         return preset(self.preset, **self.overrides())
 
 
-class OptimConfig(_Section):
+class OptimConfig(Section):
     """The optimiser (AdamW), its schedule and how a batch is cut."""
 
     lr: PositiveFloat = 1e-6
@@ -426,7 +423,7 @@ class OptimConfig(_Section):
     """Consecutive optimiser steps with a loss or gradient that is not finite that are skipped before the run fails."""
 
 
-class TrainConfig(_Section):
+class TrainConfig(Section):
     """Length of the run and its checkpoints."""
 
     num_steps: PositiveInt = 100
@@ -435,11 +432,13 @@ class TrainConfig(_Section):
     """Steps between checkpoints; the last step is always saved."""
     keep_last: PositiveInt = 2
     """Newest checkpoints that are kept."""
+    keep_best: bool = False
+    """Also keep the checkpoint at or before the best evaluation; always so where an alarm may roll back to it."""
     num_threads: NonNegativeInt = 0
     """Threads torch may use; 0 leaves its own choice. Tiny models are fastest, and exactly repeatable, with 1."""
 
 
-class LogConfig(_Section):
+class LogConfig(Section):
     """Where metrics and events go; `metrics.jsonl` is always written."""
 
     tensorboard: bool = True
@@ -450,9 +449,12 @@ class LogConfig(_Section):
     """Project there."""
     save_events: Literal["all", "last", "none"] = "all"
     """Training events kept as JSON Lines in `events/`: of every step, of the newest only, or of none."""
+    role_gradients_every: NonNegativeInt = 10
+    """Steps between measurements of each role's share of the gradient, each an extra backward pass over one
+    mini-batch; 0 measures never."""
 
 
-class Recipe(_Section):
+class Recipe(Section):
     """One run, completely described."""
 
     name: _Name
@@ -464,7 +466,7 @@ class Recipe(_Section):
     env: EnvConfig
     eval: EvalConfig = EvalConfig()
     policies: Annotated[dict[_Name, PolicyConfig], Field(min_length=1)]
-    roles: dict[str, str] = {}
+    roles: dict[str, str] = Field(default_factory=dict)
     """Role to policy id; `"*"` stands for every role without an entry. May be left out when there is one policy."""
     engine: EngineConfig = EngineConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -472,6 +474,7 @@ class Recipe(_Section):
     objective: ObjectiveConfig = ObjectiveConfig()
     optim: OptimConfig = OptimConfig()
     train: TrainConfig = TrainConfig()
+    alarms: AlarmsConfig = AlarmsConfig()
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")
@@ -508,6 +511,12 @@ class Recipe(_Section):
                     f"{name}.warmup_steps: should be at most train.num_steps = {self.train.num_steps}, "
                     f"got {optim.warmup_steps}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _alarms_can_act(self) -> Recipe:
+        if self.alarms.needs_good_checkpoint and not self.eval.every:
+            raise ValueError("alarms: an action 'rollback' needs evaluations to know what was good; set eval.every")
         return self
 
     @model_validator(mode="after")
@@ -763,7 +772,7 @@ def _known_keys(location: tuple[str, ...]) -> list[str]:
 
 
 def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def _section_in(annotation: Any) -> Any:
