@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -36,7 +34,9 @@ from pydantic import (
 )
 
 from srpo_envs.errors import ConfigError, near_miss
+from srpo_train.alarms.settings import AlarmsConfig
 from srpo_train.roles import ANY_ROLE, policy_id_of
+from srpo_train.section import Section
 
 if TYPE_CHECKING:
     from srpo_train.objective.spec import Objective
@@ -54,18 +54,12 @@ _Probability = Annotated[float, Field(gt=0, le=1)]
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Section(BaseModel):
-    """Shared rules: frozen, no unknown key, no silent conversion between types."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
-
-
 class EnvConfig(Section):
     """The world that is trained on."""
 
     id: str
     """Registered environment id, as `srpo envs` lists them."""
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of that environment, as `srpo envs ID` lists them."""
 
 
@@ -80,7 +74,7 @@ class EvalConfig(Section):
     """Tasks per evaluation, the first ones of the held-out split."""
     samples_per_task: PositiveInt = 1
     """Episodes per task; k of Avg@k and Pass@k."""
-    kwargs: dict[str, Any] = {"split": "test"}
+    kwargs: dict[str, Any] = Field(default_factory=lambda: {"split": "test"})
     """Arguments that replace those of `env.kwargs` in the evaluation environment."""
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature of evaluation; 0 takes the most likely token."""
@@ -171,7 +165,7 @@ class PolicyConfig(Section):
     """`cpu`, `cuda`, `cuda:1`, or `auto` for a GPU where there is one."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the tokenizer's chat template, such as `enable_thinking = false`."""
     adapter: AdapterConfig | None = None
     """A LoRA adapter over the model; without this table the model itself is trained."""
@@ -387,6 +381,9 @@ class ObjectiveConfig(Section):
     """Weigh each token by trainer over engine probability, of the `token`, `member` or `event`; `none` is off."""
     correction_cap: float | None = None
     """Largest weight of the correction, at least 1; `inf` truncates nothing."""
+    role_weights: str | None = None
+    """Weights on the gradient of each role: `none`, `multiplicity` (one over its members in the event) or `balanced`
+    (every role of a policy has the same mass)."""
 
     def overrides(self) -> dict[str, Any]:
         """Return the fields that differ from the preset."""
@@ -438,7 +435,8 @@ class OptimConfig(Section):
 
 class CriticConfig(Section):
     """The critic of presets that need one (`ppo`); it values the state before each event, for the whole team. May be
-    left out: then it starts from the first trained policy's model, with that policy's settings."""
+    left out: then it starts from the first trained policy's model, with that policy's settings.
+    """
 
     model: str | None = None
     """Directory or hub id of a transformers causal model with the policies' tokenizer; a head that gives one number, at
@@ -467,6 +465,8 @@ class TrainConfig(Section):
     """Steps between checkpoints; the last step is always saved."""
     keep_last: PositiveInt = 2
     """Newest checkpoints that are kept."""
+    keep_best: bool = False
+    """Also keep the checkpoint at or before the best evaluation; always so where an alarm may roll back to it."""
     num_threads: NonNegativeInt = 0
     """Threads torch may use; 0 leaves its own choice. Tiny models are fastest, and exactly repeatable, with 1."""
 
@@ -482,6 +482,9 @@ class LogConfig(Section):
     """Project there."""
     save_events: Literal["all", "last", "none"] = "all"
     """Training events kept as JSON Lines in `events/`: of every step, of the newest only, or of none."""
+    role_gradients_every: NonNegativeInt = 10
+    """Steps between measurements of each role's share of the gradient, each an extra backward pass over one
+    mini-batch; 0 measures never."""
 
 
 class Recipe(Section):
@@ -496,7 +499,7 @@ class Recipe(Section):
     env: EnvConfig
     eval: EvalConfig = EvalConfig()
     policies: Annotated[dict[_Name, PolicyConfig], Field(min_length=1)]
-    roles: dict[str, str] = {}
+    roles: dict[str, str] = Field(default_factory=dict)
     """Role to policy id; `"*"` stands for every role without an entry. May be left out when there is one policy."""
     engine: EngineConfig = EngineConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -505,6 +508,7 @@ class Recipe(Section):
     optim: OptimConfig = OptimConfig()
     critic: CriticConfig | None = None
     train: TrainConfig = TrainConfig()
+    alarms: AlarmsConfig = AlarmsConfig()
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")
@@ -548,6 +552,12 @@ class Recipe(Section):
                     f'{name}.schedule: should be "constant" under train.token_budget, which does not say at which step '
                     f"the run ends, got {optim.schedule!r}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _alarms_can_act(self) -> Recipe:
+        if self.alarms.needs_good_checkpoint and not self.eval.every:
+            raise ValueError("alarms: an action 'rollback' needs evaluations to know what was good; set eval.every")
         return self
 
     @model_validator(mode="after")
@@ -841,7 +851,7 @@ def _known_keys(kind: Any, location: tuple[str, ...]) -> list[str]:
 
 
 def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def _optional_section(annotation: Any) -> Any:

@@ -10,6 +10,7 @@ import typer
 
 from srpo_train.cli._errors import guarded
 from srpo_train.cli._plugins import add_plugins
+from srpo_train.cli.alarms import alarms
 from srpo_train.cli.audit import audit
 from srpo_train.cli.benchmarks import benchmarks
 from srpo_train.cli.compare import compare
@@ -103,6 +104,10 @@ app.command(
         "srpo replay runs/tiny-arithmetic --episode step79/p0/g0 --branch 1",
     ),
 )(guarded(replay))
+app.command(
+    "alarms",
+    epilog=_examples("srpo alarms runs/tiny-arithmetic", "srpo alarms runs/* --set validation_cliff.drop=0.05"),
+)(guarded(alarms))
 app.command("envs", epilog=_examples("srpo envs", "srpo envs ArithmeticSolverVerifier-v0"))(guarded(envs))
 app.command("report", epilog=_examples("srpo report runs/tiny-arithmetic"))(guarded(report))
 app.command(
