@@ -176,7 +176,7 @@ def make_plan(recipe: Recipe) -> Plan:
     if num_eval_tasks is not None and num_eval_tasks < recipe.eval.num_tasks:
         raise ConfigError(f"eval.num_tasks: {recipe.eval.num_tasks} tasks to evaluate, but there are {num_eval_tasks}")
     role_map = recipe.role_map(env.roles)
-    objective = recipe.loop_objective()
+    objective = recipe.build_objective()
     policies = tuple(_plan_policy(recipe, policy_id, role_map) for policy_id in recipe.policies)
     engines = tuple(_plan_engines(recipe, policies))
     memory = (

@@ -190,7 +190,6 @@ def test_a_role_that_may_write_more_than_is_trained_is_noted() -> None:
         ({"policies": {"team": tiny(adapter={"targets": ["q_prj"]})}}, ConfigError, "q_proj"),
         ({"roles": {"solver": "team", "critic": "team", "*": "team"}}, ConfigError, "critic"),
         ({"objective": {"preset": "srp"}}, UnknownIdError, "srpo"),
-        ({"objective": {"preset": "ppo"}}, ConfigError, "critic"),
         ({"eval": {"every": 1, "num_tasks": 10_000_000}}, ConfigError, "10000000"),
     ],
 )
