@@ -67,7 +67,7 @@ def engine_mismatch(objective: Objective, parts: Sequence[LossTensors]) -> dict[
         ``engine_gap``, ``engine_gap_max``: mean and largest absolute difference of a sampled token, in nats.
         ``engine_event_gap``: mean absolute set log-difference (eq. 4 with the engine as the old policy), in nats.
         ``engine_clip_share``: share of the units whose ratio of trainer to engine is outside the clip, if any.
-        ``correction_cap_share``: share of the sampled tokens whose weight is cut off at the cap; only with a correction.
+        ``correction_cap_share``: share of the sampled tokens whose weight is the cap; only with a correction.
         All are 0 when nothing is measured; a difference that is not a number shows in each.
     """
     # With the engine in the place of the behavior policy, the ratios are what the mismatch alone makes of them.
