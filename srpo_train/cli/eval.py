@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from srpo_envs.errors import ConfigError, DatasetError, near_miss
 from srpo_train.cli._errors import FAILED
 
 if TYPE_CHECKING:
-    from srpo_train.cli._worlds import EngineKind, PolicySource
+    from srpo_train.cli._worlds import PolicySource
     from srpo_train.collect import Mode
     from srpo_train.config import EnvConfig
     from srpo_train.engines.base import Engine
@@ -68,7 +68,9 @@ def evaluate(
     top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus; 1 keeps every token.")] = 1.0,
     top_k: Annotated[int, typer.Option(min=0, help="Tokens kept; 0 keeps all.")] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of a run; the newest when omitted.")] = -1,
-    engine: Annotated[str, typer.Option(help="What samples from models: transformers or vllm.")] = "transformers",
+    engine: Annotated[
+        str, typer.Option(help="What samples from models: transformers, vllm, or what the recipe says.")
+    ] = "recipe",
     device: Annotated[str, typer.Option(help="Where a model runs; a run says itself.")] = "auto",
     out: Annotated[
         Path | None,
@@ -87,7 +89,7 @@ def evaluate(
     ends with status 1 if samples were lost to broken surroundings; they are tried again by the same command.
     """
     from srpo_train.cli._evaluation import quiet_failures, show_progress, show_results, summary
-    from srpo_train.cli._worlds import find_policies, open_engines, parse_arguments
+    from srpo_train.cli._worlds import find_policies, open_engines, parse_arguments, read_engine_kind
     from srpo_train.engines.base import Sampling
     from srpo_train.evaluation import EvalPlan, run_evaluation
     from srpo_train.run_dir import describe_software
@@ -110,7 +112,7 @@ def evaluate(
     directory = out or _default_directory(policies, plan, world, limit)
     with (
         quiet_failures(),
-        open_engines(policies, _engine_kind(engine)) as engines,
+        open_engines(policies, read_engine_kind(engine)) as engines,
         show_progress(samples) as on_progress,
     ):
         mode, batch_size = _order_of_work(engines)
@@ -220,12 +222,6 @@ def _read_seeds(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise ConfigError(f"--seeds {text}: expected whole numbers, such as --seeds 0,1,2") from None
-
-
-def _engine_kind(text: str) -> EngineKind:
-    if text in ("transformers", "vllm"):
-        return cast("EngineKind", text)
-    raise ConfigError(f"--engine {text}: expected transformers or vllm")
 
 
 def _order_of_work(engines: Mapping[str, Engine]) -> tuple[Mode, int]:
