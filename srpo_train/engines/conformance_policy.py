@@ -6,6 +6,7 @@ pieces that encode differently when their text is read again, which real models 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,7 +34,7 @@ def conformance_policy(dtype: torch.dtype = torch.float32) -> Policy:
     """
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = _tokenizer()
+    tokenizer = small_tokenizer()
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=32,
@@ -69,9 +70,14 @@ def conformance_adapter(seed: int = 0) -> Policy:
     return Policy(policy_id=plain.policy_id, model=base.model, tokenizer=base.tokenizer, share=share)
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level BPE over a few characters; the padding token is the end-of-sequence token."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+def small_tokenizer(template: str = _TEMPLATE, tags: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Return a byte-level BPE over a few characters; the padding token is the end-of-sequence token.
+
+    Args:
+        template: Chat template.
+        tags: Texts that are a token each, beside the special ones.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -80,6 +86,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     vocabulary = {symbol: number for number, symbol in enumerate([*alphabet, *merged])}
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=[(a, b) for a, b in (merge.split() for merge in _MERGES)]))
     core.pre_tokenizer, core.decoder = byte_level, decoders.ByteLevel()
+    core.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
         eos_token="<|end|>",
@@ -87,5 +94,5 @@ def _tokenizer() -> PreTrainedTokenizerFast:
         additional_special_tokens=["<|user|>", "<|assistant|>"],
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.chat_template = _TEMPLATE
+    tokenizer.chat_template = template
     return tokenizer
