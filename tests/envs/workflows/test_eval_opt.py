@@ -139,6 +139,11 @@ def test_a_malformed_draft_is_judged_like_any_other_and_earns_nothing_when_accep
             {"evaluator": [WRONG, "?", WRONG]},
             {"num_rounds": 3, "num_malformed_verdicts": 1, "verdict_accuracy": 2 / 3, "spoilt": False},
         ),
+        # Right at once: nothing was mended.
+        (
+            {"evaluator": RIGHT, "generator": "gold"},
+            {"num_rounds": 1, "verdict_accuracy": 1.0, "first_correct": True, "mended": False, "spoilt": False},
+        ),
         ({"evaluator": RIGHT, "generator": "?"}, {"num_malformed_drafts": 1, "verdict_accuracy": 0.0}),
     ],
 )
