@@ -53,7 +53,9 @@ class EvalOpt(SetEnv):
             said.append(verdict)
             if verdict.parsed == CORRECT:
                 break
-            state = f"draft {number}, judged {verdict.parsed}" if verdict.is_valid else f"draft {number}, verdict malformed"
+            state = (
+                f"draft {number}, judged {verdict.parsed}" if verdict.is_valid else f"draft {number}, verdict malformed"
+            )
         is_accepted = verdicts[-1].parsed == CORRECT
         metrics = _metrics(drafts, verdicts, [self.score(draft) >= 1.0 for draft in drafts])
         return self.outcome(drafts[-1], stopped_by="verdict" if is_accepted else "max_rounds", metrics=metrics)
