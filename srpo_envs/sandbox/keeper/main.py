@@ -23,11 +23,10 @@ class Keeper:
     def __init__(self, bwrap: str | None, packages: list[str]) -> None:
         self._bwrap = bwrap
         self._packages = packages
-        self._counts_threads = False
+        readable = [*bubblewrap.needed_paths(), str(bubblewrap.code_folder()), *packages, *([bwrap] if bwrap else [])]
+        self._is_root = not bubblewrap.drop_root(readable)
         self._filter_fd: int | None = None
         if bwrap is not None:
-            readable = [bwrap, *bubblewrap.needed_paths(), str(bubblewrap.code_folder()), *packages]
-            self._counts_threads = bubblewrap.drop_root(readable)
             self._filter_fd = os.memfd_create("filter")
             os.write(self._filter_fd, seccomp.box_filter())
         self._limits: dict[str, Any] = {}
@@ -114,9 +113,9 @@ class Keeper:
             "RLIMIT_CORE": 0,
             "RLIMIT_MEMLOCK": 0,
         }
-        if self._counts_threads:
-            rlimits["RLIMIT_NPROC"] = limits["num_threads"] + 1  # and the first process of the box
         is_boxed = self._bwrap is not None
+        if is_boxed and not self._is_root:
+            rlimits["RLIMIT_NPROC"] = limits["num_threads"] + 1  # and the first process of the box
         setup = {
             "source": source,
             "rlimits": rlimits,
@@ -130,6 +129,11 @@ class Keeper:
 
     def _launch(self) -> Launch:
         if self._bwrap is None or self._filter_fd is None:
+            if self._is_root:
+                raise BoxError(
+                    "without namespaces, a program of root's could do what it likes: run as another user, or install "
+                    "Python and this package where every user can read them"
+                )
             command = bubblewrap.python_command(str(bubblewrap.code_folder()))
             return Launch(command, bubblewrap.environment("."), None, has_scratch=True)
         os.lseek(self._filter_fd, 0, os.SEEK_SET)
