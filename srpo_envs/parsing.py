@@ -22,6 +22,7 @@ _BOX_COMMAND = re.compile(r"\\boxed(?![A-Za-z])")
 _FBOX_COMMAND = re.compile(r"\\fbox(?![A-Za-z])")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)|\\[A-Za-z]+|[^\W\d_](?![^\W\d_])")
+_FENCE = re.compile(r"[ \t]*```([^\s`]*)[ \t]*\r?")
 _ROUTE_INDEX = re.compile(r"[0-9]{1,9}")
 _CONTROL_SPACE = re.compile(r"(?<!\\)(?:\\\\)*\\\s+\Z")
 """The LaTeX space at the end of a box, whose blank must not be stripped from its backslash."""
@@ -149,6 +150,45 @@ def _group_end(text: str, start: int) -> int | None:
             if depth == 0:
                 return match.start()
     return None
+
+
+# --- code ---------------------------------------------------------------------------------------------------------
+
+
+def parse_code_block(text: str, *, languages: Sequence[str] = ("python", "py", "python3")) -> Parsed | Malformed:
+    """Read a programmer's response: `Parsed(program)` of the last fenced block in one of the languages.
+
+    A fence is a line of three backticks, which may name a language; it ends at the next line of bare backticks. Blocks
+    inside thinking are not read, blocks of other languages or of none are passed over, and a last block that never ends
+    is malformed, whatever came before it.
+
+    Args:
+        text: the whole response.
+        languages: names a block may carry; case does not matter.
+
+    Returns:
+        The program between the fences, or why there is none.
+    """
+    visible = _after_thinking(text)
+    if visible is None:
+        return Malformed("unfinished thinking")
+    last: str | None = None
+    language: str | None = None
+    lines: list[str] = []
+    for line in visible.split("\n"):
+        fence = _FENCE.fullmatch(line)
+        if language is None:
+            if fence is not None:
+                language, lines = fence.group(1).casefold(), []
+        elif fence is not None and not fence.group(1):
+            last, language = "\n".join(lines) if language in languages else last, None
+        else:
+            lines.append(line)
+    if language is not None and language in languages:
+        return Malformed("unclosed code block")
+    if last is None:
+        return Malformed("no code block")
+    return Parsed(last) if last.strip() else Malformed("empty code block")
 
 
 # --- tags ---------------------------------------------------------------------------------------------------------
