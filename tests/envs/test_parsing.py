@@ -242,7 +242,7 @@ def test_hostile_repetition_takes_linear_time(piece: str) -> None:
         ("  ```python3 \n  x\n  ```", Parsed("  x")),
         ("```python\nx = 1\n```\n```json\n{}\n```", Parsed("x = 1")),
         ("```json\n```python\nx\n```\n", Malformed("no code block")),
-        ("<think>```python\nx\n```</think>```python\ny\n```", Malformed("no code block")),
+        ("<think>```python\nx\n```</think>```python\ny\n```", Parsed("y")),
         ("<think>\n```python\nx\n```\n</think>\n```python\ny\n```", Parsed("y")),
         ("<think>\n```python\nx\n```", Malformed("unfinished thinking")),
         ("```python\ns = '''```'''\n```", Parsed("s = '''```'''")),

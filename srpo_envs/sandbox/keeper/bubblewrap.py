@@ -53,6 +53,8 @@ def boxed_command(bwrap: str, *, packages: Sequence[str], filter_fd: int, scratc
     arguments += ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--hostname", "box", "--cap-drop", "ALL"]
     for name, value in _ENVIRONMENT.items():
         arguments += ["--setenv", name, value]
+    # First, since the interpreter itself may lie below it on the host.
+    arguments += ["--size", str(scratch_bytes), "--tmpfs", SCRATCH]
     arguments += python_mounts()
     for name in _CODE:
         arguments += ["--ro-bind", str(code_folder() / name), f"{_INSIDE}/{name}"]
@@ -63,9 +65,8 @@ def boxed_command(bwrap: str, *, packages: Sequence[str], filter_fd: int, scratc
     arguments += ["--symlink", "/proc/self/fd/0", "/dev/stdin", "--symlink", "/proc/self/fd/1", "/dev/stdout"]
     # Where boxes are root's, settings below /proc/sys and the modes of devices belong to their user, even without any
     # capability: all that is not scratch is read-only. The root itself is a tmpfs without a size.
-    arguments += ["--proc", "/proc", "--remount-ro", "/proc"]
-    arguments += ["--size", str(scratch_bytes), "--tmpfs", SCRATCH, "--chdir", SCRATCH]
-    arguments += ["--remount-ro", "/", "--seccomp", str(filter_fd), "--", *python_command(_INSIDE)]
+    arguments += ["--proc", "/proc", "--remount-ro", "/proc", "--remount-ro", "/", "--chdir", SCRATCH]
+    arguments += ["--seccomp", str(filter_fd), "--", *python_command(_INSIDE)]
     return arguments
 
 
