@@ -109,19 +109,19 @@ class Keeper:
 
     def _seat(self, source: str) -> Seat:
         limits = self._limits
-        rlimits = {
+        highest = {
             "RLIMIT_AS": limits["memory_bytes"],
             "RLIMIT_FSIZE": limits["file_bytes"],
             "RLIMIT_NOFILE": 64,
-            "RLIMIT_CORE": 0,
+            "RLIMIT_CORE": 1,  # too small for a dump; unlike 0, it also keeps the kernel from piping one to a handler
             "RLIMIT_MEMLOCK": 0,
         }
         is_boxed = self._bwrap is not None
         if is_boxed and not self._is_root:
-            rlimits["RLIMIT_NPROC"] = limits["num_threads"] + 1  # and the first process of the box
+            highest["RLIMIT_NPROC"] = limits["num_threads"] + 1  # and the first process of the box
         setup = {
             "source": source,
-            "rlimits": rlimits,
+            "rlimits": {name: (value, value) for name, value in highest.items()},
             "filter": seccomp.program_filter(may_signal_itself=is_boxed).hex(),
             "path": bubblewrap.import_path(self._packages, is_boxed=is_boxed),
         }

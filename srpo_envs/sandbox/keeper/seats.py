@@ -34,7 +34,7 @@ class Seat:
     def run_script(self, stdin: str, args: list[str]) -> Report:
         """Run the source as a program with an input."""
         cpu_s = math.ceil(self._limits["cpu_s"])
-        rlimits = self._setup["rlimits"] | {"RLIMIT_CPU": cpu_s}
+        rlimits = self._setup["rlimits"] | {"RLIMIT_CPU": (cpu_s, cpu_s + 1)}  # SIGXCPU, which can be ignored, SIGKILL
         request = {"kind": "script", "stdin": stdin, "args": args, "rlimits": rlimits}
         return self._ask(request, self._limits["wall_s"], is_script=True)
 
@@ -139,7 +139,7 @@ def _exit_status(code: int, cpu_s: float, cpu_limit_s: float) -> str:
         return "ok"
     if code == MEMORY_EXIT:
         return "memory"
-    if code == -signal.SIGKILL and cpu_s >= 0.9 * math.ceil(cpu_limit_s):  # the kernel counts in ticks
+    if code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_s >= cpu_limit_s):
         return "timeout"
     return "killed" if code < 0 else "error"
 

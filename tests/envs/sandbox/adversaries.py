@@ -121,7 +121,9 @@ PROCESSES = [
 
 MEMORY = [
     program("memory", "large list", "x = [0] * 10**10", "memory"),
-    program("memory", "bytearray that doubles", "x = bytearray(10**6)\nwhile True:\n    x = x + x", "memory"),
+    program(
+        "memory", "bytearray that doubles", "x = bytearray(10**6)\nwhile True:\n    x = x + x", "memory", "timeout"
+    ),
     program(
         "memory",
         "MemoryError swallowed for ever",

@@ -68,7 +68,13 @@ def test_large_input_arrives_whole(boxed: Sandbox, read: str) -> None:
 def test_processor_time_is_limited_before_the_clock(boxed: Sandbox) -> None:
     run = boxed.run(Program("while True:\n    pass"), Limits(cpu_s=1.0, wall_s=60.0))
     assert run.status == "timeout"
-    assert run.cpu_s == pytest.approx(1.0, abs=0.1)
+    assert run.cpu_s == pytest.approx(1.0, abs=0.3)  # the kernel splits ticks between user and system time
+
+
+def test_a_program_that_ignores_its_processor_limit_is_ended(boxed: Sandbox) -> None:
+    source = "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True:\n    pass"
+    run = boxed.run(Program(source), Limits(cpu_s=1.0, wall_s=60.0))
+    assert (run.status, run.exit_code) == ("timeout", -signal.SIGKILL)
 
 
 def test_memory_up_to_the_limit_can_be_used(boxed: Sandbox) -> None:
@@ -87,9 +93,8 @@ def test_several_programs_run_at_once_and_results_keep_their_order(boxed: Sandbo
 
 
 def test_programs_leave_nothing_to_each_other(boxed: Sandbox) -> None:
-    boxed.run_many([Program("open('note', 'w').write('x')")] * 4, SHORT)
-    runs = boxed.run_many([Program("import os\nprint(os.listdir())")] * 4, SHORT)
-    assert {run.stdout for run in runs} == {"['main.py']\n"}
+    look = "import os\nprint(os.path.exists('note'))\nopen('note', 'w').write('x')"
+    assert {run.stdout for run in boxed.run_many([Program(look)] * 8, SHORT)} == {"False\n"}
 
 
 def test_session_runs_scripts_afresh(boxed: Sandbox) -> None:
