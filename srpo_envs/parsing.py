@@ -8,12 +8,15 @@ stop or all: what cannot be read is `Malformed` with a short stable reason, whic
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 STOP = "STOP"
 """The parsed value of a router's decision to end the collection of evidence."""
+
+CORRECT, INCORRECT = "Correct", "Incorrect"
+"""The parsed values of an evaluator's verdict."""
 
 MAX_QUERY_CHARS = 2000
 """Longest search query in characters. Search servers refuse long ones, and that would be held against the server."""
@@ -24,6 +27,8 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)|\\[A-Za-z]+|[^\W\d_](?![^\W\d_])")
 _FENCE = re.compile(r"[ \t]*```([^\s`]*)[ \t]*\r?")
 _ROUTE_INDEX = re.compile(r"[0-9]{1,9}")
+_SUBTASK = re.compile(r"^[ \t#*]*SUBTASK[ \t]*([0-9]{1,9})[ \t]*:[ \t*]*", re.MULTILINE | re.IGNORECASE)
+"""The head of a subtask, at the start of a line and maybe set in bold."""
 _CONTROL_SPACE = re.compile(r"(?<!\\)(?:\\\\)*\\\s+\Z")
 """The LaTeX space at the end of a box, whose blank must not be stripped from its backslash."""
 _INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
@@ -106,6 +111,42 @@ def parse_boxed_answer(text: str) -> Parsed | Malformed:
     return Malformed("empty or unclosed box" if has_box else "no boxed answer")
 
 
+def parse_boxed_verdict(text: str) -> Parsed | Malformed:
+    r"""Read an evaluator's response: the last box holds ``Correct`` or ``Incorrect``, in any case.
+
+    Args:
+        text: the whole response.
+
+    Returns:
+        `Parsed(CORRECT)` or `Parsed(INCORRECT)`, or why there is neither. Words outside a box decide nothing, nor does
+        an earlier box: an evaluator that goes on to an answer of its own has given no verdict.
+    """
+    content = parse_boxed_answer(text)
+    if isinstance(content, Malformed):
+        return content
+    verdict = {word.lower(): word for word in (CORRECT, INCORRECT)}.get(content.value.lower())
+    return Malformed("unknown verdict") if verdict is None else Parsed(verdict)
+
+
+def parse_selection(text: str, *, num_drafts: int) -> Parsed | Malformed:
+    r"""Read the response of an aggregator that selects: the last box holds the number of a draft.
+
+    Args:
+        text: the whole response.
+        num_drafts: drafts there are, numbered from 1.
+
+    Returns:
+        `Parsed(number)`, or why there is none; a number that no draft has is none.
+    """
+    content = parse_boxed_answer(text)
+    if isinstance(content, Malformed):
+        return content
+    if not _ROUTE_INDEX.fullmatch(content.value):
+        return Malformed("not a number")
+    number = int(content.value)
+    return Parsed(number) if 1 <= number <= num_drafts else Malformed("no draft of that number")
+
+
 def _after_thinking(text: str) -> str | None:
     """Return what follows the last `</think>`; None when a `<think>` is still open there."""
     visible = text[end + len("</think>") :] if (end := text.rfind("</think>")) >= 0 else text
@@ -152,19 +193,61 @@ def _group_end(text: str, start: int) -> int | None:
     return None
 
 
+# --- free text ----------------------------------------------------------------------------------------------------
+
+
+def parse_text(text: str) -> Parsed | Malformed:
+    """Read a response in free words: `Parsed(what follows the thinking)`, unless nothing does.
+
+    Args:
+        text: the whole response.
+    """
+    visible = _after_thinking(text)
+    if visible is None:
+        return Malformed("unfinished thinking")
+    stripped = visible.strip().strip(_INVISIBLE).strip()
+    return Parsed(stripped) if stripped else Malformed("empty response")
+
+
+def parse_subtasks(text: str, *, most: int) -> Parsed | Malformed:
+    """Read an orchestrator's response: lines ``SUBTASK 1: ...``, ``SUBTASK 2: ...``, each up to the next.
+
+    Args:
+        text: the whole response; what stands before the first subtask is not read.
+        most: most subtasks there may be.
+
+    Returns:
+        `Parsed(subtasks)`, a tuple of texts, or why there is none. A plan is malformed as a whole: too many subtasks,
+        an empty one, or numbers that do not count 1, 2, 3.
+    """
+    visible = _after_thinking(text)
+    if visible is None:
+        return Malformed("unfinished thinking")
+    heads = list(_SUBTASK.finditer(visible))
+    if not heads:
+        return Malformed("no subtask")
+    if len(heads) > most:
+        return Malformed("too many subtasks")
+    if [int(head[1]) for head in heads] != list(range(1, len(heads) + 1)):
+        return Malformed("subtasks not numbered in order")
+    ends = [head.start() for head in heads[1:]] + [len(visible)]
+    subtasks = [visible[head.end() : end].strip() for head, end in zip(heads, ends, strict=True)]
+    return Parsed(tuple(subtasks)) if all(subtasks) else Malformed("empty subtask")
+
+
 # --- code ---------------------------------------------------------------------------------------------------------
 
 
 def parse_code_block(text: str, *, languages: Sequence[str] = ("python", "py", "python3")) -> Parsed | Malformed:
     """Read a programmer's response: `Parsed(program)` of the last fenced block in one of the languages.
 
-    A fence is a line of three backticks, which may name a language; it ends at the next line of bare backticks. Blocks
-    inside thinking are not read, blocks of other languages or of none are passed over, and a last block that never ends
-    is malformed, whatever came before it.
+    A fence is a line of three backticks, which may name a language; its block ends at the next line of bare backticks.
+    Blocks inside thinking are not read, blocks of other languages or of none are passed over, and a last block that
+    never ends is malformed, whatever came before it.
 
     Args:
         text: the whole response.
-        languages: names a block may carry; case does not matter.
+        languages: names a block may carry, in small letters.
 
     Returns:
         The program between the fences, or why there is none.
@@ -172,23 +255,33 @@ def parse_code_block(text: str, *, languages: Sequence[str] = ("python", "py", "
     visible = _after_thinking(text)
     if visible is None:
         return Malformed("unfinished thinking")
-    last: str | None = None
+    program: str | None = None
+    for language, content, is_closed in _fenced_blocks(visible):
+        if language in languages:
+            if not is_closed:
+                return Malformed("unclosed code block")
+            program = content
+    if program is None:
+        return Malformed("no code block")
+    return Parsed(program) if program.strip() else Malformed("empty code block")
+
+
+def _fenced_blocks(text: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield the language of every block in small letters, its content, and whether it ends; only the last may not."""
     language: str | None = None
     lines: list[str] = []
-    for line in visible.split("\n"):
+    for line in text.split("\n"):
         fence = _FENCE.fullmatch(line)
         if language is None:
             if fence is not None:
-                language, lines = fence.group(1).casefold(), []
-        elif fence is not None and not fence.group(1):
-            last, language = "\n".join(lines) if language in languages else last, None
+                language, lines = fence[1].casefold(), []
+        elif fence is not None and not fence[1]:
+            yield language, "\n".join(lines), True
+            language = None
         else:
             lines.append(line)
-    if language is not None and language in languages:
-        return Malformed("unclosed code block")
-    if last is None:
-        return Malformed("no code block")
-    return Parsed(last) if last.strip() else Malformed("empty code block")
+    if language is not None:
+        yield language, "\n".join(lines), False
 
 
 # --- tags ---------------------------------------------------------------------------------------------------------
