@@ -78,7 +78,7 @@ def serve(policies, tiny_policy, tmp_path):
         servers = [FakeVllm(tiny_policy, takes_adapters=takes_adapters) for _ in range(num_servers)]
         opened.extend(server.stop for server in servers)
         urls = [server.url for server in servers]
-        served = {"servers": dict.fromkeys(policies, urls), "weights_dir": str(tmp_path), "outage_s": 5.0, **settings}
+        served = {"servers": dict.fromkeys(policies, urls), "weights_dir": str(tmp_path), "outage_s": 30.0, **settings}
         config = EngineConfig.model_validate({"kind": "served", "served": served})
         engines = make_engines(policies.values(), config)
         opened[:0] = [engine.close for engine in engines.values()]
@@ -125,7 +125,7 @@ def test_a_server_that_was_restarted_gets_the_adapters_again(serve, policies):
 
 def test_what_others_have_under_way_is_not_disturbed_by_a_publication(serve, policies):
     engines, (server,) = serve()
-    server.delay_s = 0.2
+    server.delay_s = 1.0
     engines["judge"].submit(requests(), GREEDY)
     engines["solver"].submit(requests(), GREEDY)
     change(policies["solver"], 3)
