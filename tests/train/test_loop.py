@@ -138,7 +138,7 @@ ROLES = ("solver", "verifier", "aggregator")
 def lora_run(tmp_path_factory) -> Path:
     """A run of one adapter per role that was never interrupted."""
     pytest.importorskip("peft")
-    return train(load_recipe(LORA, [f"output_dir={tmp_path_factory.mktemp('lora')}", *SMALL]))
+    return train(load_recipe(LORA, [f"output_dir={tmp_path_factory.mktemp('lora')}", *SMALL, "eval.temperature=0.0"]))
 
 
 def test_adapters_are_stored_one_by_one_in_peft_s_format_and_nothing_else(lora_run):
@@ -175,12 +175,14 @@ def test_a_run_of_adapters_is_evaluated_as_it_was_in_training(lora_run):
 
     from srpo_train.cli import app
 
-    result = CliRunner().invoke(app, ["eval", str(lora_run), "--num-tasks", "4", "--samples", "1", "--json"])
+    options = ["--num-tasks", "4", "--samples", "1", "--temperature", "0", "--json"]  # as in training, without chance
+    result = CliRunner().invoke(app, ["eval", str(lora_run), *options])
     assert result.exit_code == 0, result.output
-    scores = json.loads(result.stdout.strip().splitlines()[-1])
+    (scores,) = json.loads(result.stdout)["benchmarks"].values()
     last = list(read_metrics(lora_run))[-1]
-    for name in ("eval/accuracy", "eval/num_tokens", "eval/response_length/solver"):
-        assert scores[name] == last[name]
+    assert scores["avg_at_k"]["mean"] == last["eval/accuracy"]
+    for name in ("reward_mean", "response_length/solver", "valid_rate/verifier"):
+        assert scores["metrics"][name] == pytest.approx(last[f"eval/{name}"])
 
 
 def mixed_recipe(folder, *overrides):
