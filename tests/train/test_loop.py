@@ -31,6 +31,7 @@ SMALL = (
     "eval.every=4",
     "eval.num_tasks=4",
     "eval.samples_per_task=1",
+    "eval.temperature=0.0",
     "rollout.prompts_per_step=2",
     "rollout.group_size=4",
     "train.num_steps=8",
@@ -138,7 +139,7 @@ ROLES = ("solver", "verifier", "aggregator")
 def lora_run(tmp_path_factory) -> Path:
     """A run of one adapter per role that was never interrupted."""
     pytest.importorskip("peft")
-    return train(load_recipe(LORA, [f"output_dir={tmp_path_factory.mktemp('lora')}", *SMALL, "eval.temperature=0.0"]))
+    return train(load_recipe(LORA, [f"output_dir={tmp_path_factory.mktemp('lora')}", *SMALL]))
 
 
 def test_adapters_are_stored_one_by_one_in_peft_s_format_and_nothing_else(lora_run):

@@ -138,13 +138,16 @@ def test_a_file_whose_end_is_torn_goes_on_to_the_same_samples(make_plan, run_pla
         assert episodes(directory) == samples
 
 
-def test_a_file_cut_at_any_byte_keeps_its_whole_episodes(tmp_path):
+def test_a_file_cut_anywhere_keeps_its_whole_episodes(tmp_path):
     path = tmp_path / "samples.jsonl"
     stored = [make_episode(episode_id=name, events=(make_event(1), make_event(2, number=1))) for name in "abc"]
     parts = ["".join(line + "\n" for line in episode_to_lines(episode)).encode() for episode in stored]
     whole = b"".join(parts)
     ends = [0, *itertools.accumulate(map(len, parts))]
-    for size in range(len(whole) + 1):
+    lines = [0, *itertools.accumulate(map(len, whole.splitlines(keepends=True)))]
+    for size in sorted(
+        {min(line + near, len(whole)) for line in lines for near in (0, 1, 40)} | {e - 1 for e in ends[1:]}
+    ):
         path.write_bytes(whole[:size])
         cut_unfinished(path)
         assert path.stat().st_size == max(end for end in ends if end <= size)
