@@ -92,6 +92,7 @@ def evaluate(
     from srpo_train.evaluation import EvalPlan, run_evaluation
     from srpo_train.run_dir import describe_software
 
+    kind, seed_list = _engine_kind(engine), _read_seeds(seeds)
     policies = find_policies(source, step=step, device=device)
     world = _choose_world(policies, env, parse_arguments(arguments or [], split))
     plan = EvalPlan(
@@ -101,7 +102,7 @@ def evaluate(
         checkpoint=policies.step,
         worlds=_open_worlds(world, benchmarks, data or [], limit),  # what is wrong is known before models are loaded
         samples=samples,
-        seeds=_read_seeds(seeds),
+        seeds=seed_list,
         sampling=Sampling(temperature=temperature, top_p=top_p, top_k=top_k),
         software=describe_software(),
     )
@@ -110,7 +111,7 @@ def evaluate(
     directory = out or _default_directory(policies, plan, world, limit)
     with (
         quiet_failures(),
-        open_engines(policies, _engine_kind(engine)) as engines,
+        open_engines(policies, kind) as engines,
         show_progress(samples) as on_progress,
     ):
         mode, batch_size = _order_of_work(engines)

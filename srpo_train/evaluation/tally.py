@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -85,11 +87,10 @@ class Tally:
 
 
 class _Means:
-    """Means of figures that come one by one."""
+    """Means of figures that come one by one, the same in whatever order."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, float] = defaultdict(float)
-        self._counts: dict[str, int] = defaultdict(int)
+        self._values: dict[str, array[float]] = defaultdict(lambda: array("d"))
 
     def add(self, episode: Episode) -> None:
         """Take in what an episode says; names are those of `srpo_train.metrics.TABLE` without their prefix."""
@@ -103,11 +104,10 @@ class _Means:
 
     def values(self) -> dict[str, float]:
         """Return the means by name."""
-        return {name: self._sums[name] / self._counts[name] for name in sorted(self._sums)}
+        return {name: math.fsum(values) / len(values) for name, values in sorted(self._values.items())}
 
     def _take(self, name: str, value: float) -> None:
-        self._sums[name] += value
-        self._counts[name] += 1
+        self._values[name].append(value)
 
 
 def _task_result(task_id: str, counts: Sequence[int]) -> TaskResult:
