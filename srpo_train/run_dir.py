@@ -61,14 +61,29 @@ def claimed_run_dir(recipe: Recipe, *, resume: bool) -> Iterator[Path]:
     """
     run_dir = recipe.run_dir
     run_dir.mkdir(parents=True, exist_ok=True)
-    with (run_dir / LOCK_FILE).open("a") as lock:
-        _lock(lock.fileno(), run_dir)
+    with locked(run_dir, "another process is training there; wait for it, or use --name"):
         if _has_results(run_dir):
             _check_is_same(run_dir, recipe, resume=resume)
         _replace(run_dir / RECIPE_FILE, recipe.to_toml())
         with (run_dir / SOFTWARE_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(describe_software()) + "\n")
         yield run_dir
+
+
+@contextlib.contextmanager
+def locked(directory: Path, why_not: str) -> Iterator[None]:
+    """Keep other processes from writing to a directory while the body runs.
+
+    Args:
+        directory: An existing directory.
+        why_not: What a process is told that comes second.
+
+    Raises:
+        ConfigError: another process holds it.
+    """
+    with (directory / LOCK_FILE).open("a") as lock:
+        _lock(lock.fileno(), directory, why_not)
+        yield
 
 
 def describe_software() -> dict[str, Any]:
@@ -108,17 +123,17 @@ def _replace(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _lock(descriptor: int, run_dir: Path) -> None:
+def _lock(descriptor: int, directory: Path, why_not: str) -> None:
     """Take the lock that ends with this process, however it ends, and that its children do not inherit."""
     try:
         import fcntl
     except ImportError:  # Windows
-        logger.info("%s: this system has no file locks; do not start the run twice", run_dir)
+        logger.info("%s: this system has no file locks; do not write there twice at once", directory)
         return
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise ConfigError(f"{run_dir}: another process is training there; wait for it, or use --name") from error
+        raise ConfigError(f"{directory}: {why_not}") from error
 
 
 def _version(name: str) -> str | None:

@@ -56,6 +56,8 @@ class SeedResult:
     """What the finished samples cost, by name: see `srpo_train.evaluation.costs`."""
     per_task: tuple[TaskResult, ...]
     """One entry for each task of which a sample counts, in the order of the benchmark."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Means over the finished samples of what the workflow measured: validity and length by role, and the like."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
