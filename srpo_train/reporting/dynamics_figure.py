@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from srpo_train.reporting.drawing import COLORS, as_percent, running_mean, titled_figure
-from srpo_train.reporting.dynamics import Point, Trace, variation
+from srpo_train.reporting.traces import Point, Trace, variation
 
 Axis = Literal["step", "tokens", "time"]
 """What a curve is drawn against: training steps, sampled training tokens, or time in training steps."""
 
-_WIDTH, _HEIGHT = 15.5, 7.6
+_WIDTH, _ROW_INCHES, _TITLE_INCHES, _LEGEND_INCHES, _FOOT_INCHES = 15.5, 3.07, 0.72, 0.22, 0.51
+_LEGEND_CHARACTERS = 190  # names and marks beside each other that fill the width
 _STYLES = ("-", (0, (5, 1.5)), (0, (1, 1)))
 """Of lines; the next one when the colours have been used up."""
 
@@ -67,23 +69,33 @@ def draw_dynamics(methods: Mapping[str, Sequence[Trace]], path: Path, axis: Axis
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    seeds = "; mean over seeds with a band of ± one standard deviation" if _has_seeds(methods) else ""
-    subtitle = f"Running means, values at each step faint{seeds}"
-    with titled_figure("Training dynamics", subtitle, width=_WIDTH, height=_HEIGHT) as figure:
-        grid = figure.add_gridspec(2, 4, left=0.035, right=0.988, top=0.80, bottom=0.07, hspace=0.34, wspace=0.22)
+    names = [_name(name, traces) for name, traces in methods.items()]
+    num_columns = _legend_columns(names)
+    above = _TITLE_INCHES + _LEGEND_INCHES * math.ceil(len(names) / num_columns)
+    height = above + 0.1 + 2 * _ROW_INCHES + _FOOT_INCHES
+    with titled_figure("Training dynamics", _subtitle(methods), width=_WIDTH, height=height) as figure:
+        margins = {"left": 0.035, "right": 0.988, "top": 1 - (above + 0.42) / height, "bottom": _FOOT_INCHES / height}
+        grid = figure.add_gridspec(2, 4, **margins, hspace=0.34, wspace=0.22)
         panels = [figure.add_subplot(grid[cell // 4, cell % 4]) for cell in range(8)]
         for panel, draw in zip(panels, _PANELS, strict=True):
             draw(panel, methods, axis)
         for panel in panels[4:]:
             panel.set_xlabel(_AXES[axis][0])
         lines = [panels[0].plot([], [], **_look(index), linewidth=2.4)[0] for index in range(len(methods))]
-        names = [_name(name, traces) for name, traces in methods.items()]
-        figure.legend(lines, names, loc="upper left", bbox_to_anchor=(0.005, 0.91), ncols=4, fontsize=9.5)
+        place = (0.005, 1 - (_TITLE_INCHES - 0.02) / height)
+        figure.legend(lines, names, loc="upper left", bbox_to_anchor=place, ncols=num_columns, fontsize=9.5)
         figure.savefig(path)
 
 
-def _has_seeds(methods: Mapping[str, Sequence[Trace]]) -> bool:
-    return any(len(traces) > 1 for traces in methods.values())
+def _subtitle(methods: Mapping[str, Sequence[Trace]]) -> str:
+    has_seeds = any(len(traces) > 1 for traces in methods.values())
+    seeds = "; bands are ± one standard deviation over seeds" if has_seeds else ""
+    return f"Running means, the values of each step faint{seeds}; dotted is the part of Var(L) from covariance (eq. 5)"
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    widths = [len(name) + 6 for name in names]
+    return len(names) if sum(widths) <= _LEGEND_CHARACTERS else max(1, _LEGEND_CHARACTERS // max(widths))
 
 
 def _name(name: str, traces: Sequence[Trace]) -> str:
@@ -124,7 +136,7 @@ def _draw_active_set(panel: Any, methods: Mapping[str, Sequence[Trace]], axis: A
 
 
 def _draw_proxy(panel: Any, methods: Mapping[str, Sequence[Trace]], axis: Axis) -> None:
-    panel.set_title("Cost proxy K·T (tokens per event), first → last")
+    panel.set_title("Cost proxy K·T (tokens per event)")
     bands = _draw_all(panel, methods, lambda point: point.cost_proxy, axis)
     _write(panel, [f"{found.mean[0]:,.1f} → {found.mean[-1]:,.1f}" if found.mean else "" for found in bands])
 
@@ -140,16 +152,32 @@ def _draw_completeness(panel: Any, methods: Mapping[str, Sequence[Trace]], axis:
 
 def _draw_variance(panel: Any, methods: Mapping[str, Sequence[Trace]], axis: Axis) -> None:
     """Eq. 5 at the largest cardinality of each method, for events of several members are what it is about."""
-    panel.set_title("Var(L) at the largest K; dotted: covariance part")
-    names = []
+    panel.set_title("Var(L) at the largest K (nats²)")
+    names, ends = [], [0.0]
     for index, traces in enumerate(methods.values()):
         size = max((trace.largest_set for trace in traces if trace.largest_set), default=None)
         names.append(f"K = {size}" if size else "")
         if size:
-            _draw_band(panel, band(traces, lambda point, k=size: point.variance.get(k), axis), index)  # type: ignore[misc]
-            part = band(traces, lambda point, k=size: point.covariance.get(k), axis)  # type: ignore[misc]
-            panel.plot(part.x, running_mean(part.mean), color=_look(index)["color"], linestyle=":", linewidth=1.4)
+            whole, part = (band(traces, _of_size(size, read), axis) for read in (_variance, _covariance))
+            _draw_band(panel, whole, index)
+            smooth = running_mean(part.mean, _window(part))
+            panel.plot(part.x, smooth, color=_look(index)["color"], linestyle=":", linewidth=1.4)
+            ends += smooth + running_mean(whole.mean, _window(whole))
+    margin = 0.06 * (max(ends) - min(ends)) or 1.0
+    panel.set_ylim(min(ends) - margin, max(ends) + 2 * margin)  # single steps may reach far beyond
     _write(panel, names)
+
+
+def _variance(point: Point) -> Mapping[int, float]:
+    return point.variance
+
+
+def _covariance(point: Point) -> Mapping[int, float]:
+    return point.covariance
+
+
+def _of_size(size: int, read: Callable[[Point], Mapping[int, float]]) -> _Read:
+    return lambda point: read(point).get(size)
 
 
 _PANELS = (
@@ -201,7 +229,12 @@ def _scale(panel: Any, groups: Sequence[Sequence[float]]) -> None:
     """A logarithmic axis where methods are a factor of ten apart, which would lie flat on a linear one."""
     centres = [statistics.median(group) for group in groups if group]
     if len(centres) > 1 and min(centres) > 0 and max(centres) > 10 * min(centres):
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
         panel.set_yscale("log")
+        panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _range(norms: Sequence[float], traces: Sequence[Trace]) -> str:

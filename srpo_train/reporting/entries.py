@@ -82,7 +82,7 @@ def find_runs(path: Path) -> list[Path]:
     if found != [path]:
         found = [folder for folder in found if read_metrics(folder)]
     if not found:
-        raise _nothing_at(path, "a run's directory (with recipe.toml)")
+        raise _nothing_at(path, f"a run (with {RECIPE_FILE}), or a folder of runs with metrics")
     return found
 
 
