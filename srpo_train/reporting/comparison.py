@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from srpo_envs.errors import ConfigError, near_miss
 from srpo_train.evaluation import SeedResult
-from srpo_train.reporting.entries import BEST, LAST, Entry, read_entries
+from srpo_train.reporting.entries import BEST, LAST, Entry, Facts, read_entries
 from srpo_train.reporting.html import to_html
 from srpo_train.reporting.latex import to_latex
 from srpo_train.reporting.markdown import to_markdown
@@ -33,8 +34,6 @@ _COSTS = (
     ("latency_p95_s", Column(name="P95 (s)", group="Latency"), 2),
 )
 """Name in results, column, decimals."""
-
-_FACTS = ("Seed", "Trained on", "Steps", "Evaluated on", "Evaluated at", "Device", "Software")
 
 
 def write_comparison(
@@ -288,7 +287,8 @@ def _cost_row(row: MethodRow, benchmark: str) -> Row:
 
 
 def _facts_section(lineups: Sequence[Lineup]) -> Section:
-    columns = (Column(name="Directory", is_text=True), *(Column(name=name, is_text=True) for name in _FACTS))
+    names = ["Directory", *(field.name.replace("_", " ").capitalize() for field in fields(Facts))]
+    columns = tuple(Column(name=name, is_text=True) for name in names)
     found: dict[str, list[Row]] = {}
     for lineup in lineups:
         for row in lineup.rows:
@@ -304,5 +304,5 @@ def _facts_section(lineups: Sequence[Lineup]) -> Section:
 def _fact_row(row: MethodRow) -> Row:
     """What the entries of a line have in common is said once."""
     columns = [[str(entry.path) for entry in row.entries]]
-    columns += [[entry.facts[name] for entry in row.entries] for name in _FACTS]
+    columns += [[getattr(entry.facts, field.name) for entry in row.entries] for field in fields(Facts)]
     return Row(name=row.name, cells=tuple(Cell(text="; ".join(dict.fromkeys(texts))) for texts in columns))

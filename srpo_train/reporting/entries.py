@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 from srpo_envs.errors import ConfigError, RecordError, near_miss
 from srpo_train.config import EnvConfig, Recipe, load_recipe
-from srpo_train.evaluation import RESULTS_FILE, BenchmarkResult, SeedResult, read_results
+from srpo_train.evaluation import RESULTS_FILE, BenchmarkResult, Results, SeedResult, read_results
 from srpo_train.metrics import METRICS_FILE, read_metrics
 from srpo_train.reporting.grouping import check_labels
 from srpo_train.reporting.methods import Choices, choices_of, method_name, model_name, task_set_of
+from srpo_train.reporting.tables import ABSENT
 from srpo_train.run_dir import RECIPE_FILE, SOFTWARE_FILE
 
 LAST = "last evaluation"
@@ -23,6 +24,26 @@ BEST = "best evaluation"
 """Name of the one with the highest Avg@k."""
 
 _DEPTH = 4  # folders below a folder of runs in which runs are looked for
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What was run on what, in words."""
+
+    seed: str = ABSENT
+    """Of training."""
+    trained_on: str = "not trained here"
+    """The environment and its arguments."""
+    steps: str = ABSENT
+    """Training steps taken."""
+    evaluated_on: str
+    """Tasks, samples and how tokens were drawn."""
+    evaluated_at: str = ABSENT
+    """The training steps whose weights were evaluated."""
+    device: str = ABSENT
+    """Where training ran."""
+    software: str = ABSENT
+    """Versions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +70,8 @@ class Entry:
     """Name of the tasks, of an evaluation during training."""
     benchmarks: Mapping[str, BenchmarkResult]
     """Results by benchmark; `LAST` and `BEST` of an evaluation during training."""
-    facts: Mapping[str, str]
-    """What was run on what, by column of the table that says so."""
+    facts: Facts
+    """What was run on what."""
 
 
 def read_entries(paths: Sequence[Path], labels: Mapping[Path, str] | None = None) -> list[Entry]:
@@ -141,7 +162,6 @@ def _training_entry(run_dir: Path, label: str) -> Entry:
         )
     identity, task_set = task_set_of(recipe.eval_env)
     best = max(scored, key=lambda line: line["eval/avg_at_k"])
-    steps = f"{lines[-1]['step']:.0f} of {recipe.train.num_steps}"
     evaluated = (
         f"{task_set}: {recipe.eval.num_tasks} tasks, k={recipe.eval.samples_per_task}, "
         f"temperature {recipe.eval.temperature:g}"
@@ -158,7 +178,7 @@ def _training_entry(run_dir: Path, label: str) -> Entry:
         samples=recipe.eval.samples_per_task,
         task_set=task_set,
         benchmarks={name: _own_result(recipe, line, identity) for name, line in ((LAST, scored[-1]), (BEST, best))},
-        facts=_training_facts(run_dir, recipe, steps) | {"Evaluated on": evaluated, "Evaluated at": when},
+        facts=Facts(evaluated_on=evaluated, evaluated_at=when, **_training_facts(run_dir, recipe, lines)),
     )
 
 
@@ -199,30 +219,36 @@ def _evaluation_entry(directory: Path, label: str) -> Entry:
     run_dir = _run_of(directory, results.source)
     recipe = load_recipe(run_dir / RECIPE_FILE) if run_dir else None
     lines = read_metrics(run_dir) if run_dir else []
-    limits = {
-        "eval.samples": results.samples,
-        **{f"budget.{key}": value for key, value in (results.budget or {}).items()},
-    }
     num_tasks = ", ".join(f"{name} ({result.num_tasks})" for name, result in results.benchmarks.items())
     seeds = sorted({seed for result in results.benchmarks.values() for seed in result.seeds})
-    own = {"Seed": "–", "Trained on": "not trained here", "Steps": "–", "Device": "–", "Software": "–"}
-    facts = (
-        _training_facts(run_dir, recipe, f"{lines[-1]['step']:.0f}" if lines else "–") if run_dir and recipe else own
-    )
+    evaluated = f"{num_tasks}; k={results.samples}, sampling seeds {', '.join(map(str, seeds)) or 'none'}"
+    training = _training_facts(run_dir, recipe, lines) if run_dir and recipe else {}
     return Entry(
         path=directory,
         kind="benchmarks",
-        method=label or (method_name(recipe, lines) if recipe else results.method),
+        method=label or _method_of(results, recipe, lines),
         is_labelled=bool(label),
         model=model_name(recipe) if recipe else results.model,
-        choices=(choices_of(recipe) if recipe else {"model": results.model, "source": results.source}) | limits,
+        choices=_evaluation_choices(results, recipe),
         seed=recipe.seed if recipe else None,
         samples=results.samples,
         task_set="",
         benchmarks=results.benchmarks,
-        facts=facts
-        | {"Evaluated on": f"{num_tasks}; k={results.samples}, sampling seeds {', '.join(map(str, seeds)) or 'none'}"},
+        facts=Facts(evaluated_on=evaluated, **training),
     )
+
+
+def _method_of(results: Results, recipe: Recipe | None, lines: Sequence[Mapping[str, float]]) -> str:
+    """The label the evaluation was given; where it only repeats the preset of a recipe, the name made from that."""
+    if recipe and results.method == recipe.objective.preset:
+        return method_name(recipe, lines)
+    return results.method
+
+
+def _evaluation_choices(results: Results, recipe: Recipe | None) -> dict[str, Any]:
+    who = choices_of(recipe) if recipe else {"model": results.model, "source": results.source}
+    limits = {f"budget.{name}": value for name, value in (results.budget or {}).items()}
+    return {"method": results.method, **who, **limits}
 
 
 def _run_of(directory: Path, source: str) -> Path | None:
@@ -234,15 +260,15 @@ def _run_of(directory: Path, source: str) -> Path | None:
 # --- what was run on what -----------------------------------------------------------------------------------------
 
 
-def _training_facts(run_dir: Path, recipe: Recipe, steps: str) -> dict[str, str]:
+def _training_facts(run_dir: Path, recipe: Recipe, lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
     software = _software(run_dir)
     devices = ", ".join(sorted({policy.device for policy in recipe.policies.values()}))
     return {
-        "Seed": str(recipe.seed),
-        "Trained on": _world(recipe.env),
-        "Steps": steps,
-        "Device": f"{devices} ({software.get('platform', 'platform unknown')}), engine {recipe.engine.kind}",
-        "Software": _versions(software),
+        "seed": str(recipe.seed),
+        "trained_on": _world(recipe.env),
+        "steps": f"{lines[-1]['step']:.0f} of {recipe.train.num_steps}" if lines else ABSENT,
+        "device": f"{devices} ({software.get('platform', 'platform unknown')}), engine {recipe.engine.kind}",
+        "software": _versions(software),
     }
 
 

@@ -45,7 +45,7 @@ def grouped(items: Sequence[T]) -> dict[str, list[T]]:
     Methods of one name are told apart by what differs in their choices, which follows in brackets.
 
     Raises:
-        ConfigError: one label is for items that differ in more than their seed.
+        ConfigError: one label is for items that differ in more than their seed, or is the name of another method.
     """
     found: dict[str, list[T]] = defaultdict(list)
     for item in items:
@@ -54,8 +54,10 @@ def grouped(items: Sequence[T]) -> dict[str, list[T]]:
     groups = list(found.values())
     for group in groups:
         _check_label(group)
-    names = _named_apart([group[0].method for group in groups], [group[0].choices for group in groups])
-    return dict(zip(names, groups, strict=True))
+    named = dict(zip(_named_apart([group[0] for group in groups]), groups, strict=True))
+    if len(named) < len(groups):
+        _refuse_twins([group[0] for group in groups])
+    return named
 
 
 def check_labels(labels: Mapping[Path, str], paths: Sequence[Path]) -> None:
@@ -80,10 +82,21 @@ def _check_label(group: Sequence[Named]) -> None:
             )
 
 
-def _named_apart(names: Sequence[str], choices: Sequence[Choices]) -> list[str]:
+def _named_apart(firsts: Sequence[Named]) -> list[str]:
+    """Names of methods, each by its first item; a label stays as it is."""
     named = []
-    for place, name in enumerate(names):
-        twins = [other for other, same in enumerate(names) if same == name]
-        suffix = told_apart([choices[other] for other in twins])[twins.index(place)]
-        named.append(f"{name} ({suffix})" if suffix else name)
+    for first in firsts:
+        twins = [other for other in firsts if other.method == first.method]
+        suffix = told_apart([other.choices for other in twins])[twins.index(first)]
+        named.append(f"{first.method} ({suffix})" if suffix and not first.is_labelled else first.method)
     return named
+
+
+def _refuse_twins(firsts: Sequence[Named]) -> None:
+    for first in firsts:
+        for other in firsts:
+            if other is not first and other.method == first.method:
+                raise ConfigError(
+                    f"{first.path} and {other.path}: two methods would both be called {first.method!r}; "
+                    f'tell them apart with --label {other.path}="..."'
+                )

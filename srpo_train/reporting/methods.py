@@ -10,7 +10,7 @@ from typing import Any
 from srpo_envs.errors import SrpoError
 from srpo_envs.registry import EnvSpec, Pairing, accepted_arguments, spec
 from srpo_train.config import EnvConfig, Recipe
-from srpo_train.metrics import names_below, series
+from srpo_train.metrics import names_below
 
 _OBJECTIVES = {
     "srpo": "Setwise SRPO",
@@ -85,7 +85,7 @@ def told_apart(choices: Sequence[Choices]) -> list[str]:
 
 
 def _acts_alone(lines: Sequence[Mapping[str, float]]) -> bool:
-    sizes = [size for name in names_below(lines, "rollout/cardinality/") for size in series(lines, name)[1]]
+    sizes = [line[name] for line in lines for name in line if name.startswith("rollout/cardinality/")]
     return len(names_below(lines, "rollout/response_length/")) == 1 and bool(sizes) and max(sizes) == 1.0
 
 
