@@ -104,17 +104,26 @@ class AuditReport:
             raise AuditError(self.summary())
 
 
+def episode_files(directory: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of stored episodes: ``events/*.jsonl`` of a run by step, or the samples of an evaluation."""
+    root = Path(directory)
+    return sorted((root / "events").glob("*.jsonl")) or sorted(root.glob("*/seed-*/samples.jsonl"))
+
+
 def audit_run(run_dir: str | os.PathLike[str], *, replay: bool = False) -> AuditReport:
-    """Audit every ``events/*.jsonl`` of a run.
+    """Audit every stored episode of a run or of an evaluation.
 
     Raises:
-        AuditError: the run has no such file.
+        AuditError: it stored none.
         ReplayError: the recorded environment is not registered, so that nothing can be replayed.
         RecordError: a file cannot be read; names file and line.
     """
-    files = sorted((Path(run_dir) / "events").glob("*.jsonl"))
+    files = episode_files(run_dir)
     if not files:
-        raise AuditError(f"{str(run_dir)!r} holds no events/*.jsonl; give the folder of a run that stored its events")
+        raise AuditError(
+            f"{str(run_dir)!r} holds no events/*.jsonl and no samples; give the folder of a run that stored its "
+            "events, or of an evaluation"
+        )
     return audit_episodes((episode for file in files for episode in read_episodes(file)), replay=replay)
 
 

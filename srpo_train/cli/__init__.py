@@ -11,6 +11,8 @@ import typer
 from srpo_train.cli._errors import guarded
 from srpo_train.cli._plugins import add_plugins
 from srpo_train.cli.audit import audit
+from srpo_train.cli.benchmarks import benchmarks
+from srpo_train.cli.compare import compare
 from srpo_train.cli.dynamics import dynamics
 from srpo_train.cli.envs import envs
 from srpo_train.cli.eval import evaluate
@@ -63,12 +65,18 @@ app.command(
 app.command(
     "eval",
     epilog=_examples(
-        "srpo eval runs/tiny-arithmetic --num-tasks 256 --samples 4",
+        "srpo eval runs/math --benchmarks math500,aime24 --samples 16 --seeds 0,1,2",
+        "srpo eval runs/tiny-arithmetic --limit 256 --samples 4",
         "srpo eval builtin:tiny-team --env ArithmeticSolverVerifier-v0 --split test --arg level=3",
         "srpo eval 'http://127.0.0.1:8000/v1?model=qwen' --env ArithmeticSolverVerifier-v0 --split test",
         "srpo eval agent:my_agents:solve --env ArithmeticSolverVerifier-v0 --split test",
     ),
 )(guarded(evaluate))
+app.command("compare", epilog=_examples("srpo compare runs/grpo/evals/math runs/srpo/evals/math"))(guarded(compare))
+app.command(
+    "benchmarks",
+    epilog=_examples("srpo benchmarks", "srpo benchmarks --check math500 --path math500.jsonl"),
+)(guarded(benchmarks))
 app.command(
     "play",
     epilog=_examples(

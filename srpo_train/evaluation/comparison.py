@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from srpo_envs.errors import ConfigError
-from srpo_train.evaluation.results import BenchmarkResult, Results, TaskResult
-from srpo_train.evaluation.scores import Interval, by_query, interval, mcnemar_p_value, sign_flip_p_value
+from srpo_train.evaluation.results import BenchmarkResult, Results
+from srpo_train.evaluation.scores import (
+    AVG_AT_K,
+    PASS_AT_K,
+    Interval,
+    Score,
+    by_query,
+    interval,
+    mcnemar_p_value,
+    sign_flip_p_value,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,14 +86,20 @@ class _Pairs:
     """One benchmark's queries under two methods."""
 
     def __init__(self, name: str, first: Results, second: Results) -> None:
-        self.shares = by_query(first, name, _share), by_query(second, name, _share)
-        self.solved = by_query(first, name, _solved), by_query(second, name, _solved)
-        ids = [set(values) for values in self.shares]
+        self._values = {
+            score.name: (by_query(first, name, score), by_query(second, name, score)) for score in (AVG_AT_K, PASS_AT_K)
+        }
+        ids = [set(values) for values in self._values[AVG_AT_K.name]]
         self.task_ids = sorted(ids[0] & ids[1])
         self.num_unpaired = len(ids[0] ^ ids[1])
         self.is_yes_or_no = all(len(results.benchmarks[name].seeds) == 1 for results in (first, second))
         if not self.task_ids:
             raise ConfigError(f"benchmark {name!r}: no query of which both have samples; finish the evaluations first")
+
+    def columns(self, score: Score) -> tuple[list[float], list[float]]:
+        """Return the values of both methods, query by query."""
+        first, second = self._values[score.name]
+        return [first[task_id] for task_id in self.task_ids], [second[task_id] for task_id in self.task_ids]
 
 
 def _compare(pairs: list[_Pairs], name: str) -> Comparison:
@@ -94,18 +108,13 @@ def _compare(pairs: list[_Pairs], name: str) -> Comparison:
         name=name,
         num_queries=sum(len(pair.task_ids) for pair in pairs),
         num_unpaired=sum(pair.num_unpaired for pair in pairs),
-        avg_at_k=_score(pairs, lambda pair: pair.shares, is_yes_or_no=False),
-        pass_at_k=_score(pairs, lambda pair: pair.solved, is_yes_or_no=is_yes_or_no),
+        avg_at_k=_score(pairs, AVG_AT_K, is_yes_or_no=False),
+        pass_at_k=_score(pairs, PASS_AT_K, is_yes_or_no=is_yes_or_no),
     )
 
 
-def _score(
-    pairs: list[_Pairs],
-    read: Callable[[_Pairs], tuple[Mapping[str, float], Mapping[str, float]]],
-    *,
-    is_yes_or_no: bool,
-) -> PairedScore:
-    columns = [[[values[task_id] for task_id in pair.task_ids] for values in read(pair)] for pair in pairs]
+def _score(pairs: list[_Pairs], score: Score, *, is_yes_or_no: bool) -> PairedScore:
+    columns = [pair.columns(score) for pair in pairs]
     differences = [[b - a for a, b in zip(*column, strict=True)] for column in columns]
     if is_yes_or_no:
         only_first, only_second = differences[0].count(-1.0), differences[0].count(1.0)
@@ -130,11 +139,3 @@ def _check_same_tasks(name: str, first: BenchmarkResult, second: BenchmarkResult
             f"{first.digest[:12]}, {second.num_tasks} with digest {second.digest[:12]}); evaluate both on the same "
             "data with the same --limit"
         )
-
-
-def _share(task: TaskResult) -> float:
-    return task.num_correct / task.num_samples
-
-
-def _solved(task: TaskResult) -> float:
-    return float(task.num_correct > 0)

@@ -102,18 +102,33 @@ def macro_average(values: Sequence[float]) -> float:
     return statistics.fmean(values)
 
 
-Score = Callable[[SeedResult], float | None]
-"""Reads one figure of a benchmark under a seed."""
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One score and where it is read."""
+
+    name: str
+    """Field of `SeedResult`."""
+    of_seed: Callable[[SeedResult], float | None]
+    """Its value for a benchmark under a seed."""
+    of_query: Callable[[TaskResult], float]
+    """Its value for one query."""
+
+
+AVG_AT_K = Score("avg_at_k", lambda result: result.avg_at_k, lambda task: task.num_correct / task.num_samples)
+"""Mean share of correct samples."""
+
+PASS_AT_K = Score("pass_at_k", lambda result: result.pass_at_k, lambda task: float(task.num_correct > 0))
+"""Share of queries that a sample solved."""
 
 
 def by_seed(results: Results, benchmark: str, score: Score) -> dict[int, float]:
-    """Return a figure of one benchmark for each seed that has it."""
-    values = {seed: score(result) for seed, result in results.benchmarks[benchmark].seeds.items()}
+    """Return a score of one benchmark for each seed that has it."""
+    values = {seed: score.of_seed(result) for seed, result in results.benchmarks[benchmark].seeds.items()}
     return {seed: value for seed, value in values.items() if value is not None}
 
 
 def macro_by_seed(results: Results, score: Score) -> dict[int, float]:
-    """Return the macro average of a figure for each seed under which every benchmark has it."""
+    """Return the macro average of a score for each seed under which every benchmark has it."""
     columns = [by_seed(results, name, score) for name in results.benchmarks]
     if not columns:
         return {}
@@ -121,12 +136,12 @@ def macro_by_seed(results: Results, score: Score) -> dict[int, float]:
     return {seed: macro_average([column[seed] for column in columns]) for seed in sorted(shared)}
 
 
-def by_query(results: Results, benchmark: str, score: Callable[[TaskResult], float]) -> dict[str, float]:
-    """Return a figure of each query of a benchmark, averaged over the seeds that have the query."""
+def by_query(results: Results, benchmark: str, score: Score) -> dict[str, float]:
+    """Return a score of each query of a benchmark, averaged over the seeds that have the query."""
     found: dict[str, list[float]] = {}
     for result in results.benchmarks[benchmark].seeds.values():
         for task in result.per_task:
-            found.setdefault(task.task_id, []).append(score(task))
+            found.setdefault(task.task_id, []).append(score.of_query(task))
     return {task_id: statistics.fmean(values) for task_id, values in found.items()}
 
 

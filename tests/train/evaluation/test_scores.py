@@ -43,10 +43,6 @@ def results(**benchmarks: dict[int, float | None]) -> Results:
     )
 
 
-def read_avg(result: SeedResult) -> float | None:
-    return result.avg_at_k
-
-
 # --- Avg@k and Pass@k ---------------------------------------------------------------------------------------------
 
 
@@ -128,14 +124,14 @@ def test_a_single_run_has_no_uncertainty_and_none_has_nothing() -> None:
 def test_macro_averages_are_made_for_each_seed_first() -> None:
     # Seed 0: (0.2 + 0.6) / 2, seed 1: (0.4 + 0.8) / 2; seed 2 lacks a benchmark and seed 3 a score.
     found = scores.macro_by_seed(
-        results(small={0: 0.2, 1: 0.4, 2: 0.9, 3: 1.0}, large={0: 0.6, 1: 0.8, 3: None}), read_avg
+        results(small={0: 0.2, 1: 0.4, 2: 0.9, 3: 1.0}, large={0: 0.6, 1: 0.8, 3: None}), scores.AVG_AT_K
     )
     assert found == {0: pytest.approx(0.4), 1: pytest.approx(0.6)}
     assert scores.spread(list(found.values())).std == pytest.approx(math.sqrt(0.02))
 
 
 def test_macro_of_nothing_is_nothing() -> None:
-    assert scores.macro_by_seed(results(), read_avg) == {}
+    assert scores.macro_by_seed(results(), scores.AVG_AT_K) == {}
 
 
 # --- intervals ----------------------------------------------------------------------------------------------------
