@@ -37,7 +37,7 @@ from srpo_train.objective import Clip
 from srpo_train.policies import Policy
 from srpo_train.policies.shared_base import Bases
 from srpo_train.policies.team import Team
-from srpo_train.report import write_report
+from srpo_train.reporting.run_report import write_report
 from srpo_train.run_dir import claimed_run_dir
 from srpo_train.sinks import open_metrics
 from srpo_train.summary import summarize_rollout
