@@ -14,6 +14,7 @@ from srpo_train.cli.alarms import alarms
 from srpo_train.cli.audit import audit
 from srpo_train.cli.benchmarks import benchmarks
 from srpo_train.cli.compare import compare
+from srpo_train.cli.dynamics import dynamics
 from srpo_train.cli.envs import envs
 from srpo_train.cli.eval import evaluate
 from srpo_train.cli.make_tiny_policy import make_tiny_policy
@@ -109,7 +110,18 @@ app.command(
     epilog=_examples("srpo alarms runs/tiny-arithmetic", "srpo alarms runs/* --set validation_cliff.drop=0.05"),
 )(guarded(alarms))
 app.command("envs", epilog=_examples("srpo envs", "srpo envs ArithmeticSolverVerifier-v0"))(guarded(envs))
-app.command("report", epilog=_examples("srpo report runs/tiny-arithmetic"))(guarded(report))
+app.command(
+    "report",
+    epilog=_examples(
+        "srpo report runs/tiny-arithmetic",
+        "srpo report runs/srpo-0 runs/srpo-1 runs/grpo-0 runs/grpo-1 --format md,latex,html",
+        "srpo report runs/a/evals/math evals/baseline --label evals/baseline='Qwen3-4B, untrained' --out tables",
+    ),
+)(guarded(report))
+app.command(
+    "dynamics",
+    epilog=_examples("srpo dynamics runs/tiny-arithmetic", "srpo dynamics runs/a runs/b --x tokens --out figures"),
+)(guarded(dynamics))
 app.command(
     "serve-policy",
     epilog=_examples(
