@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from srpo_envs.errors import ConfigError, DatasetError, near_miss
+from srpo_envs.errors import ConfigError, DatasetError, SrpoError, near_miss
 from srpo_train.cli._errors import FAILED
 
 if TYPE_CHECKING:
@@ -111,15 +112,18 @@ def evaluate(
     if is_strict:
         _refuse_unexpected_sizes(plan.worlds)
     directory = out or _default_directory(policies, plan, world, limit)
-    with (
-        quiet_failures(),
-        open_engines(policies, kind) as engines,
-        show_progress(samples) as on_progress,
-    ):
+    with quiet_failures(), _saying_what_is_kept(directory), open_engines(policies, kind) as engines:
         mode, max_concurrent = order_of_work(engines)
-        results = run_evaluation(
-            plan, directory, engines, policies.roles, mode=mode, max_concurrent=max_concurrent, on_progress=on_progress
-        )
+        with show_progress(samples) as on_progress:
+            results = run_evaluation(
+                plan,
+                directory,
+                engines,
+                policies.roles,
+                mode=mode,
+                max_concurrent=max_concurrent,
+                on_progress=on_progress,
+            )
     if is_json:
         typer.echo(json.dumps({"directory": str(directory), **summary(results)}))
     else:
@@ -245,6 +249,17 @@ def order_of_work(engines: Mapping[str, Engine]) -> tuple[Mode, int]:
     is_outside = any(isinstance(engine, (AgentEngine, OpenAIEngine)) for engine in engines.values())
     is_streaming = all(isinstance(engine, StreamingEngine) for engine in engines.values())
     return "asynchronous" if is_streaming else "rounds", _AT_ONCE_OUTSIDE if is_outside else _AT_ONCE
+
+
+@contextlib.contextmanager
+def _saying_what_is_kept(directory: Path) -> Iterator[None]:
+    """Say, where the body ends early, that it was not for nothing."""
+    try:
+        yield
+    except (SrpoError, KeyboardInterrupt):
+        if any(directory.glob("*/seed-*")):
+            typer.echo(f"what was drawn is kept in {directory}; the same command goes on from there", err=True)
+        raise
 
 
 def _num_lost(results: Results, plan: EvalPlan) -> int:
