@@ -191,7 +191,7 @@ def test_an_evaluation_that_ends_early_says_what_is_kept(
 ) -> None:
     import srpo_train.evaluation.harness as harness
 
-    def interrupt(self, files, ended) -> None:
+    def interrupt(self, ended) -> None:
         raise KeyboardInterrupt
 
     command = ["eval", "agent:some_agents:able", *files, "--out", tmp_path / "e"]
