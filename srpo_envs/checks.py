@@ -51,8 +51,8 @@ def check_set_env(
             Where its budget limits tokens and it counts none itself, every text is taken for one.
         num_episodes: Episodes to explore.
         seed: Seed of the episodes and of the policy.
-        policy: ``policy(member, rng) -> str`` for worlds whose formats the default mixture (boxed answers, verdicts,
-            routes, hostile and random text) cannot speak.
+        policy: ``policy(member, rng) -> str`` for worlds whose formats the default mixture (boxed answers and verdicts,
+            tags, subtasks, hostile and random text) cannot speak.
 
     Returns:
         A report of the rules that hold and of what could not be checked.

@@ -74,6 +74,7 @@ class _EpisodeState:
         "pending_ask",
         "rng",
         "running",
+        "scores",
         "seed",
         "setup_calls",
         "state_id",
@@ -96,6 +97,7 @@ class _EpisodeState:
         self.pending: ActiveSet | None = None
         self.pending_ask: Ask | None = None
         self.running: Schedule | None = None
+        self.scores: dict[str, float] = {}  # of the answers graded so far
         self.rng: np.random.Generator | None = None
         self.state_id = ""
         self.turn = 0
@@ -191,25 +193,36 @@ class SetEnv:
 
     def outcome(self, final: Reply, **info: Any) -> Outcome:
         """Grade the final reply and return the episode's outcome; a malformed reply earns 0."""
-        reward = self.grade(final.parsed) if final.is_valid else 0.0
+        reward = self.score(final)
         return Outcome(reward, {"answer": final.parsed, "correct": reward >= 1.0, **info})
 
     def truncate(self, **info: Any) -> Outcome:
         """Return the outcome of a schedule that ran into its own limit: team reward 0, truncated."""
         return Outcome(0.0, {"answer": None, "correct": False, **info}, is_truncated=True)
 
+    def score(self, reply: Reply) -> float:
+        """Return the grade of a reply that holds an answer, for an outcome or for a metric; 0 for a malformed one."""
+        return self.grade(reply.parsed) if reply.is_valid else 0.0
+
     def grade(self, answer: Any) -> float:
         """Score an answer against the task's gold; recorded, so a replay needs no grader.
+
+        Equal answers of an episode are graded once.
 
         Raises:
             ScheduleError: the task family gave a score outside [0, 1].
         """
         state = self._require_state()
         answer = frozen_json(answer)
-        score = float(state.call_log.run("grade", answer, lambda: self.tasks.grade(state.task, answer), "grade"))
-        if not 0.0 <= score <= 1.0:
-            raise ScheduleError(f"task {state.task.task_id!r}: {self.tasks.name!r} graded {score!r}; expected 0 to 1")
-        return score
+        key = digest(answer)
+        if key not in state.scores:
+            score = float(state.call_log.run("grade", answer, lambda: self.tasks.grade(state.task, answer), "grade"))
+            if not 0.0 <= score <= 1.0:
+                raise ScheduleError(
+                    f"task {state.task.task_id!r}: {self.tasks.name!r} graded {score!r}; expected 0 to 1"
+                )
+            state.scores[key] = score
+        return state.scores[key]
 
     def call_tool(self, name: str, function: Callable[..., Any], /, **arguments: Any) -> Any:
         """Run a tool inside the schedule and record arguments and result on the event; on replay return the record.

@@ -139,6 +139,10 @@ class GraderUnavailableError(SurroundingsError):
     """The grading worker pool cannot be started or kept alive."""
 
 
+class SandboxError(SurroundingsError):
+    """Programs cannot be run safely: namespaces are denied, a tool is missing, or a box broke; no program did wrong."""
+
+
 class NoEpisodeError(SurroundingsError):
     """Not one episode of a collection came through; carries the first reason."""
 

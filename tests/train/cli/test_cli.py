@@ -18,7 +18,10 @@ from srpo_envs.records import read_episodes, write_episodes
 from srpo_train.cli import app
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = ("train", "eval", "compare", "benchmarks", "play", "audit", "replay", "envs", "report", "make-tiny-policy")
+COMMANDS = (
+    "train", "sweep", "eval", "budget-curve", "compare", "benchmarks", "play", "audit", "replay", "envs", "report",
+    "make-tiny-policy",
+)  # fmt: skip
 TEAM = "ArithmeticSolverVerifier-v0"
 
 
