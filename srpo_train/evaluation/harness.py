@@ -39,7 +39,7 @@ from srpo_train.evaluation.samples import SampleFiles, failed_sample
 from srpo_train.evaluation.tally import Tally
 
 BATCH_SIZE = 512
-"""Samples that are collected together and held in memory meanwhile."""
+"""Samples that are collected by one call and held in memory meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +68,7 @@ def run_evaluation(
     roles: Mapping[str, str],
     *,
     mode: Mode = "rounds",
+    max_concurrent: int = BATCH_SIZE,
     batch_size: int = BATCH_SIZE,
     on_progress: OnProgress | None = None,
 ) -> Results:
@@ -80,7 +81,8 @@ def run_evaluation(
         engines: Engine of each policy id.
         roles: Policy id of each role.
         mode: Order of work of the collector.
-        batch_size: Samples that are collected together; decides the memory, not the samples.
+        max_concurrent: Samples under way at once.
+        batch_size: Samples that are collected by one call; decides the memory, not the samples.
         on_progress: Called as samples end.
 
     Returns:
@@ -95,7 +97,7 @@ def run_evaluation(
     with claimed_eval_dir(directory, plan) as whole:
         results = _results_so_far(directory, whole)
         for name, world in plan.worlds.items():
-            collector = Collector(world.make_env, engines, roles, mode=mode)
+            collector = Collector(world.make_env, engines, roles, mode=mode, max_concurrent=max_concurrent)
             try:
                 for seed in plan.seeds:
                     pair = _Pair(name, world, seed, plan)

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
-from factories import boxed
+from eval_world import ENV, ROLES, by_chance, untimed
 
 from srpo_train.engines.scripted import ScriptedEngine
 from srpo_train.evaluation import EvalPlan, World, run_evaluation
-
-ENV = "MathSingleAgent-v0"
-ROLES = {"*": "p"}
-
-
-def by_chance(request) -> str:
-    """Say 0 or 1, as the seed of the request has it."""
-    return boxed(random.Random(request.seed).randint(0, 1))
 
 
 @pytest.fixture
@@ -48,11 +39,12 @@ def make_plan(data):
 
 @pytest.fixture
 def run_plan(tmp_path):
-    """Runs a plan and returns results, folder and engine."""
+    """Runs a plan and returns results without clocks, folder and engine."""
 
     def run(plan: EvalPlan, answer=by_chance, folder: str = "eval", **settings):
         engine = answer if hasattr(answer, "generate") else ScriptedEngine("p", answer, respects_limits=False)
         directory = tmp_path / folder
-        return run_evaluation(plan, directory, {"p": engine}, ROLES, **settings), directory, engine
+        results = run_evaluation(plan, directory, {"p": engine}, ROLES, **settings)
+        return untimed(results), directory, engine
 
     return run
