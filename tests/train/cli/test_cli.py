@@ -19,18 +19,9 @@ from srpo_train.cli import app
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
-    "train",
-    "sweep",
-    "eval",
-    "compare",
-    "benchmarks",
-    "play",
-    "audit",
-    "replay",
-    "envs",
-    "report",
+    "train", "sweep", "eval", "budget-curve", "compare", "benchmarks", "play", "audit", "replay", "envs", "report",
     "make-tiny-policy",
-)
+)  # fmt: skip
 TEAM = "ArithmeticSolverVerifier-v0"
 
 
