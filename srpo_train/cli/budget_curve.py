@@ -113,7 +113,7 @@ class _Method:
             open_engines(self.policies) as engines,
             show_progress(self.plan.samples) as on_progress,
         ):
-            mode, batch_size = order_of_work(engines)
+            mode, max_concurrent = order_of_work(engines)
             return evaluate_budgets(
                 self.plan,
                 out / re.sub(r"[^\w.+-]+", "-", self.label).strip("-."),
@@ -122,7 +122,7 @@ class _Method:
                 limit=limit,
                 amounts=amounts,
                 mode=mode,
-                batch_size=batch_size,
+                max_concurrent=max_concurrent,
                 on_progress=on_progress,
             )
 

@@ -72,7 +72,7 @@ def evaluate_budgets(
     limit: str,
     amounts: Sequence[int],
     mode: Mode = "rounds",
-    batch_size: int = BATCH_SIZE,
+    max_concurrent: int = BATCH_SIZE,
     on_progress: OnProgress | None = None,
 ) -> list[CurvePoint]:
     """Evaluate a plan under each of several budgets.
@@ -85,7 +85,7 @@ def evaluate_budgets(
         limit: What is limited.
         amounts: To how much, in rising order.
         mode: Order of work of the collector.
-        batch_size: Samples that are collected together.
+        max_concurrent: Samples under way at once.
         on_progress: Called as samples end.
 
     Raises:
@@ -106,7 +106,7 @@ def evaluate_budgets(
                 engines,
                 roles,
                 mode=mode,
-                batch_size=batch_size,
+                max_concurrent=max_concurrent,
                 on_progress=on_progress,
             ),
             limit,
