@@ -15,6 +15,7 @@ from srpo_train.cli.envs import envs
 from srpo_train.cli.eval import evaluate
 from srpo_train.cli.make_tiny_policy import make_tiny_policy
 from srpo_train.cli.play import play
+from srpo_train.cli.presets import presets
 from srpo_train.cli.replay import replay
 from srpo_train.cli.report import report
 from srpo_train.cli.serve_policy import serve_policy
@@ -87,6 +88,7 @@ app.command(
     ),
 )(guarded(replay))
 app.command("envs", epilog=_examples("srpo envs", "srpo envs ArithmeticSolverVerifier-v0"))(guarded(envs))
+app.command("presets", epilog=_examples("srpo presets", "srpo presets dr_mas"))(guarded(presets))
 app.command("report", epilog=_examples("srpo report runs/tiny-arithmetic"))(guarded(report))
 app.command(
     "serve-policy",

@@ -236,9 +236,7 @@ def _from_trajectories(
     return Advantage(value=compare(score_N, group_N)[trajectory_M], level="row")
 
 
-def _normalize(
-    return_N: Tensor, group_N: Tensor, spec: AdvantageSpec, trajectory_N: Tensor | None = None
-) -> Tensor:
+def _normalize(return_N: Tensor, group_N: Tensor, spec: AdvantageSpec, trajectory_N: Tensor | None = None) -> Tensor:
     return group_relative(
         return_N,
         group_N,

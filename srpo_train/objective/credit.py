@@ -118,6 +118,7 @@ class CreditTable:
         present = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: column for name, column in present.items() if column is not None}
 
+
 @dataclass(frozen=True, kw_only=True)
 class Advantage:
     """Advantages with the level they were computed at; the other level is a view.
