@@ -1,4 +1,4 @@
-"""Evaluation: k samples of every task, scored as Avg@k and Pass@k, with what they cost."""
+"""Evaluation in memory: k samples of every task of one environment, scored at once."""
 
 from __future__ import annotations
 
