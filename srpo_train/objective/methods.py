@@ -86,8 +86,8 @@ METHODS: tuple[Method, ...] = (
         preset="dr_mas_trajectory",
         source="variant of arXiv:2602.08847",
         formula="as Dr. MAS, where the n rows of one episode in g weigh 1/n each in mean and sd",
-        differs="its code has a switch that takes one row of each episode; the two agree where an episode's rows score "
-        "alike",
+        differs="verl-agent (compute_mean_std_cross_steps = False) takes one row of each episode; the two agree where "
+        "an episode's rows score alike",
     ),
     Method(
         name="AT-GRPO",
@@ -135,7 +135,8 @@ METHODS: tuple[Method, ...] = (
         formula="A_e = A(episode) + w A(step), w = 1: the episode's return normalised over its prompt's, and the "
         "return from e on, discounted by 0.95 per event, normalised over events with the same state",
         differs="equal states are equal replayed state ids, that is equal histories: stricter than its observations, "
-        "so a state reached in two ways counts as two; one advantage for all members of an event; dual clip 3; no "
+        "so a state reached in two ways counts as two; statistics of episodes count each once, as in the paper and not "
+        "as in its code, which counts every step; one advantage for all members of an event; dual clip 3; no "
         "divergence penalty",
     ),
     Method(
