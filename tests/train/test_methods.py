@@ -23,9 +23,8 @@ OF_TEAM = {
 }
 SMALL = (
     "env.kwargs.size=8",
-    "env.kwargs.level=1",  # easy enough for a few episodes to differ
     "eval.every=0",
-    "rollout.prompts_per_step=2",
+    "rollout.prompts_per_step=4",
     "rollout.group_size=4",
     "optim.num_minibatches=1",
     "train.num_steps=1",
@@ -50,7 +49,7 @@ def test_a_recipe_of_each_method_trains_every_policy(method: Method, start, tmp_
     with Trainer(recipe, tmp_path) as trainer:  # without the report, whose figures would take most of the time
         trainer.run()
     (line,) = read_metrics(tmp_path)
-    assert line["rollout/num_episodes"] == 8
+    assert line["rollout/num_episodes"] == 16
     assert line["train/num_updates"] == 1
     assert line["train/grad_norm"] > 0
     assert line["train/first_clip_fraction"] == 0.0
@@ -58,4 +57,4 @@ def test_a_recipe_of_each_method_trains_every_policy(method: Method, start, tmp_
         weights = Policy.load(policy_id, tmp_path / "checkpoints" / "step-000001" / policy_id, device="cpu")
         assert any(not torch.equal(tensor, start[name]) for name, tensor in weights.model.state_dict().items())
     if method.team == "one agent":
-        assert line["train/cardinality_mean"] == line["train/num_events"] / 8 == 1.0
+        assert line["train/cardinality_mean"] == line["train/num_events"] / 16 == 1.0
