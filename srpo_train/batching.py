@@ -48,6 +48,8 @@ class MemberRow:
     """Log-probability of each response token under the reference policy, where a divergence penalty needs it."""
     engine_logprobs: Sequence[float] | None = None
     """Log-probability of each response token as the engine gave it, kept once ``old_logprobs`` are the trainer's."""
+    role: str = ""
+    """The job, for measurements by role; empty where nobody asks."""
 
     def __post_init__(self) -> None:
         """Check that the lists that run along the tokens have one length."""

@@ -121,6 +121,7 @@ def _row(event_index: int, member: MemberRecord) -> MemberRow:
         token_ids=member.token_ids,
         old_logprobs=member.behavior_logprobs,
         token_mask=tuple(bool(flag) for flag in member.token_mask),
+        role=member.role,
     )
 
 

@@ -15,14 +15,18 @@ from typing import Any
 
 from srpo_train.batching import EventBatch, event_minibatches
 from srpo_train.config import OptimConfig
+from srpo_train.diagnostics.gradients import measure_role_gradients
+from srpo_train.diagnostics.roles import describe_batch
 from srpo_train.objective import Clip, LossTensors, Objective, engine_mismatch
 from srpo_train.optimizer import PolicyOptimizer, StepGuard, schedule_factor
 from srpo_train.policies.logprobs import ModelScorer
 from srpo_train.policies.policy import Policy
+from srpo_train.role_weights import weigh_roles
 from srpo_train.set_gradient import (
     SetGradient,
     accumulate_set_gradient,
     event_clips,
+    loss_coefficients,
     loss_tensors,
     with_logprobs,
 )
@@ -84,8 +88,9 @@ class Learner:
             if policy.is_trainable
         }
         self._guard = StepGuard("policies", config.max_nonfinite_steps)
+        self._rate_factor = 1.0
 
-    def update(self, batch: EventBatch, *, step: int, seed: int) -> dict[str, float]:
+    def update(self, batch: EventBatch, *, step: int, seed: int, with_role_gradients: bool = False) -> dict[str, float]:
         """Train on a batch of complete events and return ``train/...`` metrics.
 
         Args:
@@ -93,6 +98,7 @@ class Learner:
                 and, with a ``correction``, weighing each token by the difference.
             step: Training step, from 0, for the learning rate.
             seed: Fixes how events are dealt into mini-batches.
+            with_role_gradients: Also measure, on the first mini-batch, which role the gradient comes from.
 
         Raises:
             NonFiniteError: more optimiser steps in a row were not finite than the recipe allows.
@@ -101,29 +107,45 @@ class Learner:
             policy_id: self._learning_rate(self._settings[policy_id].optim, step) for policy_id in self._optimizers
         }
         metrics = {"train/lr": self._learning_rate(self._config, step)} | _token_metrics(batch)
+        metrics |= {f"train/{name}": value for name, value in describe_batch(batch).items()}
         if len(set(rates.values())) > 1:
             metrics |= {f"train/lr/{policy_id}": rate for policy_id, rate in rates.items()}
         minibatches, watched = self._minibatches(batch, seed)
         mismatch = engine_mismatch(self._objective, [self._tensors(part) for part in watched])
         metrics |= {f"train/{name}": value for name, value in mismatch.items()}
         num_skipped = self._guard.num_skipped
-        reports = [self._minibatch(part, rates, is_first=index == 0) for index, part in enumerate(minibatches)]
+        try:
+            if with_role_gradients:
+                metrics |= {f"train/{name}": value for name, value in self._role_gradients(minibatches[0]).items()}
+            reports = [self._minibatch(part, rates, is_first=index == 0) for index, part in enumerate(minibatches)]
+        finally:
+            self._forget_gradients()  # as large as the weights in float32; a rollout has a use for that memory
         metrics["train/num_nonfinite_steps"] = float(self._guard.num_skipped - num_skipped)
         metrics["train/num_updates"] = len(reports) - metrics["train/num_nonfinite_steps"]
         return metrics | _merge(reports, self._config.num_epochs)
+
+    def lower_rates(self, factor: float) -> None:
+        """Multiply every learning rate from now on."""
+        self._rate_factor *= factor
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimiser states and counters, loadable with ``weights_only``."""
         return {
             "optimizers": {policy_id: optimizer.state_dict() for policy_id, optimizer in self._optimizers.items()},
             "guard": self._guard.state_dict(),
+            "rate_factor": self._rate_factor,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
+        self.load_optimizers(state)
+        self._guard.load_state_dict(state["guard"])
+        self._rate_factor = state["rate_factor"]
+
+    def load_optimizers(self, state: Mapping[str, Any]) -> None:
+        """Restore the optimisers alone: moments, and the weights behind half-precision parameters."""
         for policy_id, optimizer in self._optimizers.items():
             optimizer.load_state_dict(state["optimizers"][policy_id])
-        self._guard.load_state_dict(state["guard"])
 
     def _minibatches(self, batch: EventBatch, seed: int) -> tuple[list[EventBatch], list[EventBatch]]:
         """Deal the mini-batches of all epochs, with log-probabilities as far as they are read.
@@ -157,10 +179,17 @@ class Learner:
             scored = with_logprobs(scored, self._references, max_tokens=max_tokens, name="reference_logprobs")
         return scored
 
+    def _role_gradients(self, first: EventBatch) -> dict[str, float]:
+        """Measure the first mini-batch before its update, where every ratio is 1."""
+        _, coefficients = loss_coefficients(self._objective, self._tensors(first))
+        coefficients = weigh_roles(self._objective.role_weights, first.rows, coefficients)
+        return measure_role_gradients(
+            first, coefficients, self._scorers, self._optimizers, max_tokens=self._config.micro_batch_tokens
+        )
+
     def _minibatch(self, batch: EventBatch, rates: Mapping[str, float], *, is_first: bool) -> dict[str, float]:
         """One optimiser step of every policy that has rows in the mini-batch."""
-        for optimizer in self._optimizers.values():
-            optimizer.zero_grad()
+        self._forget_gradients()
         gradient = accumulate_set_gradient(
             self._objective,
             batch,
@@ -187,8 +216,12 @@ class Learner:
                 # Parameters without a gradient are left alone, moments included: a policy without rows does not move.
                 optimizer.step(rates[policy_id])
 
+    def _forget_gradients(self) -> None:
+        for optimizer in self._optimizers.values():
+            optimizer.zero_grad()
+
     def _learning_rate(self, config: OptimConfig, step: int) -> float:
-        return config.lr * schedule_factor(config, step, self._num_steps)
+        return config.lr * schedule_factor(config, step, self._num_steps) * self._rate_factor
 
     def _score_with(self, policies: Mapping[str, Policy], *, with_entropy: bool) -> dict[str, ModelScorer]:
         return {

@@ -38,7 +38,7 @@ class Metric:
     """
 
     name: str
-    """Stable key; ``{role}``, ``{policy}``, ``{event_type}`` and ``{metric}`` are names, ``{k}`` is a cardinality."""
+    """Stable key; ``{k}`` is a cardinality, and every other word in braces stands for a name, such as a role's."""
     unit: str
     """What one is."""
     meaning: str
@@ -84,6 +84,21 @@ TABLE: tuple[Metric, ...] = (
         "rollout/zero_variance_groups",
         "share",
         "Questions whose episodes all have the same reward and so compare equal.",
+    ),
+    Metric(
+        "rollout/role_recall/{role}",
+        "share",
+        "Responses of a role that a unigram model tells from the other roles' of the step; chance is one over roles.",
+    ),
+    Metric(
+        "rollout/role_capture/{role}",
+        "share",
+        "Responses of a role that read as another's did at the run's first step.",
+    ),
+    Metric(
+        "rollout/role_drift/{role}",
+        "bits",
+        "Jensen-Shannon divergence of a role's tokens from those of the run's first step; 1 when disjoint.",
     ),
     Metric("rollout/env/{metric}", "-", "What the workflow itself measures, see its page; mean over episodes."),
     # how the update behaved
@@ -138,6 +153,24 @@ TABLE: tuple[Metric, ...] = (
         "share",
         "Units (sets, rows or tokens) whose ratio of trainer to engine alone is outside the clip.",
     ),
+    Metric("train/token_share/{role}", "share", "Sampled tokens of the batch that a role wrote."),
+    Metric("train/entropy/{role}", "nats/token", "Entropy of the policy at the sampled tokens of a role."),
+    Metric("train/perplexity/{role}", "tokens", "Its exponential: the tokens the policy hesitates between."),
+    Metric("train/advantage_std/{role}", "-", "Standard deviation of the advantages of a role's rows."),
+    Metric("train/ratio_mean/{role}", "ratio", "Mean ratio of a role's responses (eq. 3) before the last update."),
+    Metric("train/log_ratio_std/{role}", "nats", "Standard deviation of their log-ratio there."),
+    Metric("train/role_grad_norm/{role}", "-", "Norm of the gradient from a role's rows alone; measured now and then."),
+    Metric("train/role_grad_share/{role}", "share", "The same over the sum of all roles' norms."),
+    Metric(
+        "train/member_grad_cosine/{role}",
+        "-",
+        "Cosine between the gradients of two members of a role in one event; mean over a few events.",
+    ),
+    Metric(
+        "train/member_grad_amplification/{role}",
+        "ratio",
+        "Norm of the members' sum over that of unrelated gradients: 1 to sqrt(K); mean over a few events.",
+    ),
     Metric("train/entropy", "nats/token", "Entropy of the policy at the sampled tokens."),
     Metric("train/cardinality_mean", "members", "K_e over the trained events."),
     Metric("train/num_events", "events", "Events trained on."),
@@ -188,6 +221,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("eval/num_calls", "calls", "Policy calls."),
     Metric("eval/num_tool_calls", "calls", "Tool calls."),
     Metric("eval/env/{metric}", "-", "What the workflow itself measures, see its page; mean over episodes."),
+    Metric("alarm/{alarm}", "roles", "An alarm that lasts: the roles it concerns, 1 for the whole run."),
     # clocks
     Metric("time/generate_s", "s", "Generating the step's responses."),
     Metric("time/env_s", "s", "Waiting for environments with nothing to generate."),

@@ -50,6 +50,10 @@ class PolicyOptimizer:
         """Forget all gradients."""
         self._adamw.zero_grad(set_to_none=True)
 
+    def gradients(self) -> list[Tensor]:
+        """Return the gradients summed so far, one tensor for each weight that has one."""
+        return [weight.grad for weight in self._weights if weight.grad is not None]
+
     def clip(self) -> float:
         """Scale the gradient down to the largest norm and return its norm before; 0 where nothing was trained."""
         trained = [weight for weight in self._weights if weight.grad is not None]

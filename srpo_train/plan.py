@@ -378,7 +378,7 @@ def _training_memory(recipe: Recipe, policy: PolicyPlan) -> Iterator[MemoryItem]
     if master := _master_bytes(policy.dtype):
         yield _item(policy, "float32 masters", _times(policy.num_trained, master), "always")
     yield _item(policy, "moments", _times(policy.num_trained, _MOMENTS), "always")
-    yield _item(policy, "gradients", _times(policy.num_trained, _GRADIENT), "always")  # until the next
+    yield _item(policy, "gradients", _times(policy.num_trained, _GRADIENT), "update")
     yield _item(policy, "activations of a micro-batch", _activation_bytes(recipe, policy), "update")
 
 

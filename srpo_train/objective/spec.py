@@ -20,6 +20,7 @@ Singleton = Literal["zero", "raw"]
 NonFinite = Literal["raise", "exclude"]
 Weighting = Literal["row", "trajectory"]
 Correction = Literal["none", "token", "member", "event"]
+RoleWeights = Literal["none", "multiplicity", "balanced"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,9 @@ class Objective:
     member or its event: with the same weights the engine that sampled gives slightly other probabilities."""
     correction_cap: float = 2.0
     """Largest such weight, at least 1; infinity truncates nothing."""
+    role_weights: RoleWeights = "none"
+    """Weigh the gradient of each role's rows: by one over its members in the event (``multiplicity``), or so that every
+    role of a policy has the same mass (``balanced``). See `srpo_train.role_weights`."""
 
     def __post_init__(self) -> None:
         """Reject choices that do not name an objective."""
@@ -128,6 +132,7 @@ class Objective:
         _require(self.kl_coef >= 0, "kl_coef", "a number of at least 0", self.kl_coef)
         _require(math.isfinite(self.entropy_coef), "entropy_coef", "a finite number", self.entropy_coef)
         _one_of("correction", self.correction, Correction)
+        _one_of("role_weights", self.role_weights, RoleWeights)
         _require(self.correction_cap >= 1, "correction_cap", "a number of at least 1", self.correction_cap)
 
 

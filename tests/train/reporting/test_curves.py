@@ -1,8 +1,8 @@
-"""`srpo_train.curves`: what is drawn is computed right; that it is drawn is tested with the report."""
+"""`srpo_train.reporting.curves`: what is drawn is computed right; that it is drawn is tested with the report."""
 
 from __future__ import annotations
 
-from srpo_train.curves import running_mean, time_shares
+from srpo_train.reporting.curves import running_mean, time_shares
 
 
 def test_a_running_mean_is_centred_and_keeps_the_ends() -> None:

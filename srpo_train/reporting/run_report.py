@@ -8,8 +8,8 @@ from pathlib import Path
 from srpo_envs.errors import RecordError
 from srpo_envs.records import Episode, read_episodes
 from srpo_train.config import Recipe, load_recipe
-from srpo_train.curves import Lines, draw_curves
 from srpo_train.metrics import METRICS_FILE, names_below, read_metrics, series
+from srpo_train.reporting.curves import Lines, draw_curves
 
 REPORT_FILE = "report.md"
 CURVES_FILE = "curves.png"

@@ -1,4 +1,4 @@
-"""`srpo_train.report`: figures from start and end, a picture, one episode's event audit."""
+"""`srpo_train.reporting.run_report`: figures from start and end, a picture, one episode's event audit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from srpo_envs.errors import RecordError
 from srpo_envs.records import Episode, Event, MemberRecord, write_episodes
 from srpo_train.config import load_recipe
 from srpo_train.metrics import MetricLogger
-from srpo_train.report import write_report
+from srpo_train.reporting.run_report import write_report
 
-RECIPE = Path(__file__).parents[2] / "recipes/tiny-arithmetic.toml"
+RECIPE = Path(__file__).parents[3] / "recipes/tiny-arithmetic.toml"
 
 
 def step_values(step: int) -> dict[str, float]:
