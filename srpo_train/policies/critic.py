@@ -84,7 +84,7 @@ class Critic:
         # Padding is on the right, where a causal model's real tokens do not look: no attention mask is needed.
         output = self.model(input_ids=input_ids_MS.to(self.model.device), use_cache=False)
         values_MS: Tensor = output.logits[..., 0]
-        return values_MS[torch.arange(len(rows)), (lengths - 1).to(values_MS.device)].float()
+        return values_MS[torch.arange(len(rows)), lengths - 1].float()
 
     def check_tokenizers(self, policies: Sequence[Policy]) -> None:
         """Refuse policies whose tokens mean something else to the critic.

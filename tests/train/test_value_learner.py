@@ -35,9 +35,9 @@ def make_batch(value_E=None) -> EventBatch:
     )
 
 
-def make_learner(source, *, value_clip=math.inf, **optim) -> ValueLearner:
+def make_learner(source, *, value_clip=math.inf, critic=(), **optim) -> ValueLearner:
     config = OptimConfig(**({"lr": 1e-2} | optim))
-    return ValueLearner(Critic.load(source, device="cpu"), config, value_clip=value_clip, num_steps=10)
+    return ValueLearner(Critic.load(source, device="cpu", **dict(critic)), config, value_clip=value_clip, num_steps=10)
 
 
 def with_values(learner: ValueLearner) -> EventBatch:
@@ -107,14 +107,25 @@ def test_responses_are_not_seen(tiny_checkpoint):
     assert torch.equal(learner.values(batch), learner.values(other))
 
 
-def test_a_restored_critic_goes_on_as_if_it_had_never_stopped(tiny_checkpoint, tmp_path):
+def test_recomputed_activations_change_nothing(tiny_checkpoint):
+    outcomes = []
+    for is_recomputed in (False, True):
+        learner = make_learner(tiny_checkpoint, critic={"gradient_checkpointing": is_recomputed}, num_epochs=2)
+        learner.update(make_batch(), step=0, seed=0)
+        outcomes.append(learner.values(make_batch()))
+    assert torch.equal(*outcomes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_restored_critic_goes_on_as_if_it_had_never_stopped(tiny_checkpoint, tmp_path, dtype):
     def run(stops):
-        learner = make_learner(tiny_checkpoint, num_minibatches=2, schedule="linear")
+        settings = {"critic": {"dtype": dtype}, "num_minibatches": 2, "schedule": "linear"}
+        learner = make_learner(tiny_checkpoint, **settings)
         for step in range(4):
             if step in stops:
                 learner.critic.save(tmp_path / "critic")
                 torch.save(learner.state_dict(), tmp_path / "state.pt")
-                learner = make_learner(tmp_path / "critic", num_minibatches=2, schedule="linear")
+                learner = make_learner(tmp_path / "critic", **settings)
                 learner.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
             learner.update(with_values(learner), step=step, seed=step)
         return torch.cat([parameter.detach().flatten() for parameter in learner.critic.parameters])

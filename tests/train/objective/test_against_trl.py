@@ -20,7 +20,9 @@ from srpo_train.objective import (
     preset,
 )
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install --no-deps trl)")
+trl = pytest.importorskip("trl", reason="TRL is not installed (pip install --no-deps trl==1.16.0)")
+if not trl.__version__.startswith("1.16."):
+    pytest.skip(f"written for the internals of TRL 1.16, found {trl.__version__}", allow_module_level=True)
 pytestmark = pytest.mark.filterwarnings("default")  # TRL's own imports warn
 
 ROWS, TOKENS = 6, 7
