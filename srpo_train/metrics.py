@@ -212,7 +212,7 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "train/value_explained_variance",
         "share",
-        "Variance of the targets that the values before the updates explain; 1 is perfect, below 0 worse than a constant.",
+        "Share of the targets' variance that the values explain before the updates; below 0 is worse than a constant.",
     ),
     Metric("train/value_clip_fraction", "share", "Values that have moved further than `critic.value_clip`."),
     Metric("train/value_grad_norm", "-", "Norm of the critic's gradient before it is scaled down."),

@@ -20,6 +20,7 @@ from srpo_train.cli.envs import envs
 from srpo_train.cli.eval import evaluate
 from srpo_train.cli.make_tiny_policy import make_tiny_policy
 from srpo_train.cli.play import play
+from srpo_train.cli.presets import presets
 from srpo_train.cli.replay import replay
 from srpo_train.cli.report import report
 from srpo_train.cli.serve_policy import serve_policy
@@ -123,6 +124,7 @@ app.command(
     epilog=_examples("srpo alarms runs/tiny-arithmetic", "srpo alarms runs/* --set validation_cliff.drop=0.05"),
 )(guarded(alarms))
 app.command("envs", epilog=_examples("srpo envs", "srpo envs ArithmeticSolverVerifier-v0"))(guarded(envs))
+app.command("presets", epilog=_examples("srpo presets", "srpo presets dr_mas"))(guarded(presets))
 app.command(
     "report",
     epilog=_examples(

@@ -141,6 +141,27 @@ def test_envs_shows_one_with_arguments_and_roles() -> None:
     assert "did you mean 'srpo_envs/ArithmeticSolverVerifier-v0'" in refused("envs", "ArithmeticSolverVerifer-v0")
 
 
+# --- presets ------------------------------------------------------------------------------------------------------
+
+
+def test_presets_lists_every_method_with_its_preset_and_source() -> None:
+    from srpo_train.objective import METHODS
+
+    result = srpo("presets")
+    for method in METHODS:
+        assert re.search(rf"{re.escape(method.name)} +{method.preset} ", result.stdout), method.name
+    assert "arXiv:2602.08847" in result.stdout
+
+
+def test_presets_shows_one_with_formula_policies_and_every_choice() -> None:
+    result = srpo("presets", "dr_mas")
+    assert "a single row: mean 0, sd 1" in " ".join(result.stdout.split())
+    assert re.search(r"Dr\. MAS, non-shared +a policy for each role", result.stdout)
+    assert re.search(r"group_key +\('group', 'agent'\)", result.stdout)
+    assert re.search(r"dual_clip +3\.0", result.stdout)
+    assert "did you mean 'dr_mas'" in refused("presets", "dr_maas")
+
+
 # --- play ---------------------------------------------------------------------------------------------------------
 
 # The chain of test task 3 at level 2 is 3-1*5: 3-1 is 2, times 5 is 10, modulo ten 0.
