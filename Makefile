@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
+SWEEPS := baselines-arithmetic ablations-arithmetic baselines-search ablations-search
 
-.PHONY: help install demo test test-vllm lint examples benchmarks clean
+.PHONY: help install demo tables test test-vllm lint examples benchmarks clean
 
 help:
 	@echo "make demo        train the tiny team on arithmetic (two to three minutes on a CPU) and write its report"
+	@echo "make tables      train the sweeps of docs/results.md and write its tables (under half an hour on two idle cores)"
 	@echo "make test        run the test suite"
 	@echo "make test-vllm   install the CPU build of vLLM into .venv-vllm and run the tests that need it"
 	@echo "make lint        ruff and mypy"
@@ -34,6 +36,11 @@ demo: $(STAMP)
 	$(BIN)/srpo audit runs/tiny-arithmetic
 	@echo
 	@echo "curves and figures: runs/tiny-arithmetic/report.md"
+
+# A sweep that was interrupted goes on; `rm -r runs/baselines-arithmetic` and so on begins it again.
+tables: $(STAMP)
+	@for sweep in $(SWEEPS); do $(BIN)/srpo sweep sweeps/$$sweep.toml --out runs/$$sweep || exit 1; done
+	$(BIN)/python -m scripts.results_tables docs/results.md $(SWEEPS:%=runs/%)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

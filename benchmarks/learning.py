@@ -1,21 +1,15 @@
-"""Held-out accuracy against sampled tokens: seeds of a team and of a single agent, as a table and a picture.
+"""Held-out accuracy against sampled tokens, run by run: a sweep's course of learning, as a table and a picture.
 
-The runs behind docs/results.md are made and compared by::
+What the longer runs of docs/results.md came to is the sweeps' own table; their courses are shown by::
 
-    for seed in 0 1 2; do
-        for world in arithmetic search; do
-            srpo train recipes/tiny-$world.toml --set seed=$seed --name $world-team-$seed
-            srpo train recipes/tiny-$world-single-agent.toml --set seed=$seed --name $world-single-$seed
-        done
-    done
-    python benchmarks/learning.py team=runs/arithmetic-team-0,runs/arithmetic-team-1,runs/arithmetic-team-2 \
-        single=runs/arithmetic-single-0,runs/arithmetic-single-1,runs/arithmetic-single-2 --picture docs/results.png
-    python benchmarks/learning.py team=runs/search-team-0,runs/search-team-1,runs/search-team-2 \
-        single=runs/search-single-0,runs/search-single-1,runs/search-single-2 --picture docs/results-search.png
+    srpo sweep sweeps/longer-arithmetic.toml
+    python benchmarks/learning.py runs/longer-arithmetic --picture docs/results.png
+    srpo sweep sweeps/longer-search.toml
+    python benchmarks/learning.py runs/longer-search --picture docs/results-search.png
 
 Runs that search also get a picture of how many searchers act together and how many queries a question takes, and a
-table by kind of question, from the events of their last step. Without runs to compare it makes one short run of each in
-a temporary folder (a minute or two) and compares those; ``--world search`` chooses the search recipes.
+table by kind of question, from the events of their last step. Without a sweep it trains a short one, one run of a team
+and one of a single agent, in a temporary folder (a minute or two); ``--world search`` chooses the search recipes.
 """
 
 from __future__ import annotations
@@ -37,11 +31,11 @@ from rich.console import Console
 from rich.table import Table
 
 from srpo_envs.records import Episode, read_episodes
-from srpo_train.config import load_recipe
-from srpo_train.loop import train
 from srpo_train.metrics import read_metrics, series
+from srpo_train.sweep import claim, list_runs, load_sweep, read_cells, run_all
 
-RECIPES = Path(__file__).parent.parent / "recipes"
+SWEEPS = Path(__file__).parent.parent / "sweeps"
+SHORT = {"train": {"num_steps": 10}, "log": {"tensorboard": False}}
 NUM_SMOOTHED = 10
 COLOURS = ("#0f6e6e", "#d1742a", "#5a5ab8", "#8a8f98")
 
@@ -74,18 +68,15 @@ def read_curve(run_dir: Path) -> Curve:
 
 def print_accuracy(groups: dict[str, list[Curve]]) -> None:
     table = Table(title="held-out accuracy")
-    for name in ("runs", "seed", "start", "step 10", "step 20", "step 40", "end", "training tokens", "tokens/episode"):
+    for name in ("runs", "run", "start", "step 10", "step 20", "step 40", "end", "training tokens", "tokens/episode"):
         table.add_column(name, justify="left" if name == "runs" else "right")
     for name, curves in groups.items():
-        for seed, curve in enumerate(curves):
+        for curve in curves:
             at = dict(zip(curve.steps, curve.accuracy, strict=True))
             shown = [f"{at[step]:.3f}" if step in at else "-" for step in (0, 10, 20, 40, curve.steps[-1])]
-            table.add_row(name, str(seed), *shown, f"{curve.tokens[-1]:,.0f}", f"{curve.tokens_per_episode:.0f}")
+            costs = f"{curve.tokens[-1]:,.0f}", f"{curve.tokens_per_episode:.0f}"
+            table.add_row(name, curve.run_dir.name, *shown, *costs)
     Console(width=120).print(table)
-    for name, curves in groups.items():
-        ends = [curve.accuracy[-1] for curve in curves]
-        spread = f" ± {statistics.stdev(ends):.3f}" if len(ends) > 1 else ""
-        print(f"{name}: {statistics.mean(ends):.3f}{spread} at the end, {len(ends)} run(s)")
 
 
 def searches(curves: Sequence[Curve]) -> bool:
@@ -170,23 +161,32 @@ def _smooth(values: Sequence[float]) -> list[float]:
     return [statistics.mean(values[max(0, end - NUM_SMOOTHED) : end]) for end in range(1, len(values) + 1)]
 
 
-def short_runs(world: str, folder: str) -> dict[str, list[Path]]:
-    names = {"team": f"tiny-{world}", "single": f"tiny-{world}-single-agent"}
-    overrides = [f"output_dir={folder}", "train.num_steps=10", "log.tensorboard=false"]
-    return {name: [train(load_recipe(RECIPES / f"{stem}.toml", overrides))] for name, stem in names.items()}
+def short_sweep(world: str, folder: str) -> Path:
+    sweep = load_sweep(SWEEPS / f"longer-{world}.toml", changes={"out": folder, "set": SHORT, "seeds": (0,)})
+    runs = list_runs(sweep)
+    with claim(folder, runs):
+        for outcome in run_all(runs, processes=sweep.processes):
+            if not outcome.is_finished:
+                raise SystemExit(f"{outcome.run.name}: {outcome.reason}\n{outcome.tail}")
+    return Path(folder)
+
+
+def curves_of(out: Path) -> dict[str, list[Curve]]:
+    """The curves of every cell of a sweep, by its label."""
+    return {
+        cell.label: [read_curve(run_dir) for run_dir in sorted((out / cell.folder).glob("seed-*"))]
+        for cell in read_cells(out)
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("groups", nargs="*", metavar="NAME=RUN,RUN", help="runs to compare, by name")
-    parser.add_argument("--world", choices=("arithmetic", "search"), default="arithmetic", help="of the short runs")
+    parser.add_argument("sweep", nargs="?", type=Path, help="directory of a sweep")
+    parser.add_argument("--world", choices=("arithmetic", "search"), default="arithmetic", help="of the short sweep")
     parser.add_argument("--picture", type=Path, help="write a PNG here")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        named = dict(group.split("=", 1) for group in options.groups)
-        given = {name: [Path(run) for run in paths.split(",")] for name, paths in named.items()}
-        runs = given or short_runs(options.world, folder)
-        groups = {name: [read_curve(run) for run in paths] for name, paths in runs.items()}
+        groups = curves_of(options.sweep or short_sweep(options.world, folder))
         print_accuracy(groups)
         print_searches(groups)
         if options.picture:

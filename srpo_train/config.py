@@ -18,12 +18,10 @@ import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -36,10 +34,14 @@ from pydantic import (
 )
 
 from srpo_envs.errors import ConfigError, near_miss
+from srpo_train.alarms.settings import AlarmsConfig
 from srpo_train.roles import ANY_ROLE, policy_id_of
+from srpo_train.section import Section
 
 if TYPE_CHECKING:
     from srpo_train.objective.spec import Objective
+
+S = TypeVar("S", bound="Section")
 
 BUILTIN_TEAM = "builtin:tiny-team"
 """Name of the embedded tiny policy in ``policies.<id>.model``."""
@@ -52,22 +54,16 @@ _Probability = Annotated[float, Field(gt=0, le=1)]
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class _Section(BaseModel):
-    """Shared rules: frozen, no unknown key, no silent conversion between types."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
-
-
-class EnvConfig(_Section):
+class EnvConfig(Section):
     """The world that is trained on."""
 
     id: str
     """Registered environment id, as `srpo envs` lists them."""
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of that environment, as `srpo envs ID` lists them."""
 
 
-class EvalConfig(_Section):
+class EvalConfig(Section):
     """Held-out evaluation during training."""
 
     every: NonNegativeInt = 0
@@ -78,7 +74,7 @@ class EvalConfig(_Section):
     """Tasks per evaluation, the first ones of the held-out split."""
     samples_per_task: PositiveInt = 1
     """Episodes per task; k of Avg@k and Pass@k."""
-    kwargs: dict[str, Any] = {"split": "test"}
+    kwargs: dict[str, Any] = Field(default_factory=lambda: {"split": "test"})
     """Arguments that replace those of `env.kwargs` in the evaluation environment."""
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature of evaluation; 0 takes the most likely token."""
@@ -88,7 +84,7 @@ class EvalConfig(_Section):
     """Tokens kept in evaluation sampling; 0 keeps everything."""
 
 
-class AdapterConfig(_Section):
+class AdapterConfig(Section):
     """A LoRA adapter over the policy's model, which stays frozen. Policies over one model have it in memory once."""
 
     rank: PositiveInt = 64
@@ -114,8 +110,8 @@ class AdapterConfig(_Section):
         return self
 
 
-class PolicyOptimConfig(_Section):
-    """What differs from `[optim]` for this policy. How a batch is cut is the same for all: events join policies."""
+class PolicyOptimConfig(Section):
+    """What differs from `[optim]` for this policy, or for the critic. How a batch is cut is the same for all."""
 
     lr: PositiveFloat | None = None
     """Peak learning rate."""
@@ -133,7 +129,7 @@ class PolicyOptimConfig(_Section):
     """Training steps over which the learning rate rises linearly from 0."""
 
 
-class PolicyObjectiveConfig(_Section):
+class PolicyObjectiveConfig(Section):
     """What differs from `[objective]` for this policy: its clip, where its events hold no member with another clip."""
 
     clip_low: PositiveFloat | None = None
@@ -144,7 +140,7 @@ class PolicyObjectiveConfig(_Section):
     """Upper bound of the ratio where the advantage is negative; `inf` for none."""
 
 
-class PolicySamplingConfig(_Section):
+class PolicySamplingConfig(Section):
     """What differs from `[sampling]` for this policy; evaluation keeps its own settings."""
 
     temperature: PositiveFloat | None = None
@@ -155,7 +151,7 @@ class PolicySamplingConfig(_Section):
     """Tokens kept."""
 
 
-class PolicyConfig(_Section):
+class PolicyConfig(Section):
     """One set of parameters; roles that share it share its weights and its optimiser."""
 
     model: str
@@ -169,7 +165,7 @@ class PolicyConfig(_Section):
     """`cpu`, `cuda`, `cuda:1`, or `auto` for a GPU where there is one."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the tokenizer's chat template, such as `enable_thinking = false`."""
     adapter: AdapterConfig | None = None
     """A LoRA adapter over the model; without this table the model itself is trained."""
@@ -189,7 +185,7 @@ class PolicyConfig(_Section):
         return self
 
 
-class VllmConfig(_Section):
+class VllmConfig(Section):
     """How vLLM is set up; each policy, or each base of adapters, has a vLLM of its own."""
 
     dtype: Literal["policy", "float32", "bfloat16", "float16"] = "policy"
@@ -214,7 +210,7 @@ class VllmConfig(_Section):
     """Seconds after which a publication of weights counts as hung and the run ends."""
 
 
-class ServedConfig(_Section):
+class ServedConfig(Section):
     """vLLM servers, which `srpo serve-policy` starts; each holds one policy."""
 
     servers: dict[_Name, Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]]
@@ -234,7 +230,7 @@ class ServedConfig(_Section):
     """Seconds that requests wait while no server of a policy is fit, before the run ends."""
 
 
-class EngineConfig(_Section):
+class EngineConfig(Section):
     """Who generates."""
 
     kind: Literal["transformers", "vllm", "served"] = "transformers"
@@ -265,7 +261,7 @@ class EngineConfig(_Section):
         return self
 
 
-class SamplingConfig(_Section):
+class SamplingConfig(Section):
     """How training rollouts draw tokens."""
 
     temperature: PositiveFloat = 1.0
@@ -289,7 +285,7 @@ class SamplingConfig(_Section):
         return self
 
 
-class RolloutConfig(_Section):
+class RolloutConfig(Section):
     """How episodes are collected."""
 
     prompts_per_step: PositiveInt = 16
@@ -330,11 +326,11 @@ class RolloutConfig(_Section):
         return self
 
 
-class ObjectiveConfig(_Section):
+class ObjectiveConfig(Section):
     """The objective: a preset, and the choices that differ from it. A key left out keeps the preset's value."""
 
     preset: str = "srpo"
-    """Named objective, one of `srpo_train.objective.PRESETS`; `ppo` needs a critic and a loop of your own."""
+    """Named objective, as `srpo presets` lists them; `ppo` trains a critic beside the policies."""
     estimator: str | None = None
     """Advantage estimator."""
     group_key: Annotated[tuple[str, ...], Strict(False)] | None = None
@@ -347,10 +343,16 @@ class ObjectiveConfig(_Section):
     """A comparison group of one: `zero` advantage or `raw` return."""
     non_finite: str | None = None
     """A return that is not finite: `raise`, or `exclude` it from its group."""
+    weighting: str | None = None
+    """What counts once in a group's mean and deviation (`row_relative` only): a `row`, or a `trajectory`."""
     gamma: float | None = None
-    """Discount per event (`gae` only)."""
+    """Discount per event (`gae`, and the steps of `gigpo`)."""
     gae_lambda: float | None = None
     """Trace decay per event (`gae` only)."""
+    step_weight: float | None = None
+    """Weight of the comparison at equal states beside that of whole episodes (`gigpo` only)."""
+    whiten: bool | None = None
+    """Shift and scale the advantages of a batch to mean 0 and standard deviation 1."""
     unit: str | None = None
     """What carries one ratio and one clip: `set`, `sequence` or `token`."""
     scaling: str | None = None
@@ -367,6 +369,8 @@ class ObjectiveConfig(_Section):
     """Upper bound of the ratio where the advantage is negative; `inf` turns off a preset's bound."""
     reduction: str | None = None
     """What counts once in the mean: `event` (eq. 7), `row` or `token`."""
+    drop_uniform: bool | None = None
+    """Leave out the events of a question whose advantages are all 0, so that they do not count in the mean."""
     kl_coef: float | None = None
     """Weight of the penalty on the divergence from the reference policy."""
     kl_estimator: str | None = None
@@ -377,6 +381,9 @@ class ObjectiveConfig(_Section):
     """Weigh each token by trainer over engine probability, of the `token`, `member` or `event`; `none` is off."""
     correction_cap: float | None = None
     """Largest weight of the correction, at least 1; `inf` truncates nothing."""
+    role_weights: str | None = None
+    """Weights on the gradient of each role: `none`, `multiplicity` (one over its members in the event) or `balanced`
+    (every role of a policy has the same mass)."""
 
     def overrides(self) -> dict[str, Any]:
         """Return the fields that differ from the preset."""
@@ -397,7 +404,7 @@ class ObjectiveConfig(_Section):
         return preset(self.preset, **self.overrides())
 
 
-class OptimConfig(_Section):
+class OptimConfig(Section):
     """The optimiser (AdamW), its schedule and how a batch is cut."""
 
     lr: PositiveFloat = 1e-6
@@ -426,20 +433,45 @@ class OptimConfig(_Section):
     """Consecutive optimiser steps with a loss or gradient that is not finite that are skipped before the run fails."""
 
 
-class TrainConfig(_Section):
+class CriticConfig(Section):
+    """The critic of presets that need one (`ppo`); it values the state before each event, for the whole team. May be
+    left out: then it starts from the first trained policy's model, with that policy's settings.
+    """
+
+    model: str | None = None
+    """Directory or hub id of a transformers causal model with the policies' tokenizer; a head that gives one number, at
+    first 0, takes the place of its own. All of it is trained."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Number format of weights and activations."""
+    device: str | None = None
+    """Where it is."""
+    gradient_checkpointing: bool | None = None
+    """Recompute activations in the backward pass."""
+    value_clip: PositiveFloat = 0.2
+    """A value that has moved by this much towards its target moves no further in a step; `inf` for no such clip."""
+    optim: PolicyOptimConfig = PolicyOptimConfig()
+    """What differs from `[optim]`."""
+
+
+class TrainConfig(Section):
     """Length of the run and its checkpoints."""
 
     num_steps: PositiveInt = 100
     """Training steps."""
+    token_budget: NonNegativeInt = 0
+    """Sampled training tokens with which the run ends earlier, at the end of the step that reaches them; 0 for no such
+    end. For runs that are compared at equal tokens; it needs a constant learning rate."""
     checkpoint_every: PositiveInt = 10
     """Steps between checkpoints; the last step is always saved."""
     keep_last: PositiveInt = 2
     """Newest checkpoints that are kept."""
+    keep_best: bool = False
+    """Also keep the checkpoint at or before the best evaluation; always so where an alarm may roll back to it."""
     num_threads: NonNegativeInt = 0
     """Threads torch may use; 0 leaves its own choice. Tiny models are fastest, and exactly repeatable, with 1."""
 
 
-class LogConfig(_Section):
+class LogConfig(Section):
     """Where metrics and events go; `metrics.jsonl` is always written."""
 
     tensorboard: bool = True
@@ -450,9 +482,12 @@ class LogConfig(_Section):
     """Project there."""
     save_events: Literal["all", "last", "none"] = "all"
     """Training events kept as JSON Lines in `events/`: of every step, of the newest only, or of none."""
+    role_gradients_every: NonNegativeInt = 10
+    """Steps between measurements of each role's share of the gradient, each an extra backward pass over one
+    mini-batch; 0 measures never."""
 
 
-class Recipe(_Section):
+class Recipe(Section):
     """One run, completely described."""
 
     name: _Name
@@ -464,14 +499,16 @@ class Recipe(_Section):
     env: EnvConfig
     eval: EvalConfig = EvalConfig()
     policies: Annotated[dict[_Name, PolicyConfig], Field(min_length=1)]
-    roles: dict[str, str] = {}
+    roles: dict[str, str] = Field(default_factory=dict)
     """Role to policy id; `"*"` stands for every role without an entry. May be left out when there is one policy."""
     engine: EngineConfig = EngineConfig()
     sampling: SamplingConfig = SamplingConfig()
     rollout: RolloutConfig = RolloutConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     optim: OptimConfig = OptimConfig()
+    critic: CriticConfig | None = None
     train: TrainConfig = TrainConfig()
+    alarms: AlarmsConfig = AlarmsConfig()
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")
@@ -502,12 +539,25 @@ class Recipe(_Section):
                 f"got {self.optim.num_minibatches}"
             )
         settings = {"optim": self.optim} | {f"policies.{name}.optim": self.optim_of(name) for name in self.policies}
+        if self.critic:
+            settings["critic.optim"] = self.optim.model_copy(update=self.critic.optim.model_dump(exclude_none=True))
         for name, optim in settings.items():
             if optim.warmup_steps > self.train.num_steps:
                 raise ValueError(
                     f"{name}.warmup_steps: should be at most train.num_steps = {self.train.num_steps}, "
                     f"got {optim.warmup_steps}"
                 )
+            if self.train.token_budget and optim.schedule != "constant":
+                raise ValueError(
+                    f'{name}.schedule: should be "constant" under train.token_budget, which does not say at which step '
+                    f"the run ends, got {optim.schedule!r}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _alarms_can_act(self) -> Recipe:
+        if self.alarms.needs_good_checkpoint and not self.eval.every:
+            raise ValueError("alarms: an action 'rollback' needs evaluations to know what was good; set eval.every")
         return self
 
     @model_validator(mode="after")
@@ -560,20 +610,33 @@ class Recipe(_Section):
         """Return the objective of events in which a policy acts."""
         return self.objective.model_copy(update=self.policies[policy_id].objective.model_dump(exclude_none=True))
 
-    def loop_objective(self) -> Objective:
+    def build_objective(self) -> Objective:
         """Return the objective of the run.
 
         Raises:
             UnknownIdError: no preset of that name.
-            ConfigError: a field has a value it cannot have, or the advantages need a critic.
+            ConfigError: a field has a value it cannot have, or there is a critic that nothing would read.
         """
         objective = self.objective.build()
-        if objective.advantage.estimator == "gae":
+        if self.critic and not objective.advantage.needs_critic:
             raise ConfigError(
-                f"objective.preset = {self.objective.preset!r}: its advantages need a critic, which this loop "
-                "does not train; use it in a loop of your own, or choose another preset"
+                f"critic: advantages of the estimator {objective.advantage.estimator!r} read no critic; leave [critic] "
+                'out, or set objective.preset = "ppo"'
             )
         return objective
+
+    @property
+    def critic_settings(self) -> CriticConfig:
+        """The critic, with the settings of the first trained policy where the recipe gives none of its own."""
+        own = self.critic or CriticConfig()
+        policy = next(policy for policy in self.policies.values() if policy.trainable)
+        missing = {name: getattr(policy, name) for name in _OF_THE_POLICY if getattr(own, name) is None}
+        return own.model_copy(update=missing)
+
+    @property
+    def critic_optim(self) -> OptimConfig:
+        """The optimiser settings of the critic."""
+        return self.optim.model_copy(update=self.critic_settings.optim.model_dump(exclude_none=True))
 
     def policy_specs(self, checkpoint: Path | None = None) -> dict[str, dict[str, Any]]:
         """Return the arguments of `Policy.load` by policy id, with the weights of a checkpoint where one is given."""
@@ -623,11 +686,13 @@ class Recipe(_Section):
 
     def differences(self, other: Recipe) -> list[str]:
         """Return the dotted keys whose values differ, sorted."""
-        mine, theirs = (_flatten(item.model_dump(exclude_none=True)) for item in (self, other))
+        mine, theirs = (flatten(item.model_dump(exclude_none=True)) for item in (self, other))
         return sorted(key for key in mine | theirs if mine.get(key, _ABSENT) != theirs.get(key, _ABSENT))
 
 
 _ABSENT = object()
+_OF_THE_POLICY = ("model", "dtype", "device", "gradient_checkpointing")
+"""Settings of a critic that are those of the first trained policy unless it has its own."""
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -644,7 +709,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         >>> load_recipe("recipes/tiny-arithmetic.toml", ["optim.lr=1e-4"]).optim.lr  # doctest: +SKIP
         0.0001
     """
-    data = _read_toml(Path(path))
+    data = read_toml(Path(path))
     sources: dict[tuple[str, ...], str] = {}
     for text in overrides:
         keys, value = parse_override(text)
@@ -666,10 +731,25 @@ def parse_recipe(
     Raises:
         ConfigError: all that is wrong, one line each.
     """
+    return check_section(Recipe, data, source=source, overrides=overrides)
+
+
+def check_section(
+    kind: type[S],
+    data: Mapping[str, Any],
+    *,
+    source: str,
+    overrides: Mapping[tuple[str, ...], str] | None = None,
+) -> S:
+    """Check a nested mapping against a section; the arguments are those of `parse_recipe`.
+
+    Raises:
+        ConfigError: all that is wrong, one line each.
+    """
     try:
-        return Recipe.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
-        lines = [_explain(item, source, overrides or {}) for item in error.errors()]
+        lines = [_explain(kind, item, source, overrides or {}) for item in error.errors()]
     raise ConfigError("\n".join(lines))
 
 
@@ -700,7 +780,12 @@ def parse_override(
     return keys, document["value"] if len(document) == 1 else written.strip()
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a recipe or another TOML file.
+
+    Raises:
+        ConfigError: it is not there, cannot be read, or is not TOML.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -720,22 +805,23 @@ def _assign(data: dict[str, Any], keys: tuple[str, ...], value: Any, text: str) 
     table[keys[-1]] = value
 
 
-def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a nested mapping as dotted keys."""
     flat: dict[str, Any] = {}
     for key, item in value.items():
-        flat.update(_flatten(item, f"{prefix}{key}.") if isinstance(item, Mapping) else {f"{prefix}{key}": item})
+        flat.update(flatten(item, f"{prefix}{key}.") if isinstance(item, Mapping) else {f"{prefix}{key}": item})
     return flat
 
 
 # --- errors people can act on -------------------------------------------------------------------------------------
 
 
-def _explain(error: Any, source: str, overrides: Mapping[tuple[str, ...], str]) -> str:
+def _explain(kind: type[Section], error: Any, source: str, overrides: Mapping[tuple[str, ...], str]) -> str:
     """One line for one pydantic error: where, which key, what is wrong, and the way out."""
     location = tuple(str(part) for part in error["loc"])
     where = next((f"--set {text}" for keys, text in overrides.items() if _concerns(keys, location, error)), source)
     key = f"{'.'.join(location)}: " if location else ""
-    return f"{where}: {key}{_reason(error, location)}"
+    return f"{where}: {key}{_reason(kind, error, location)}"
 
 
 def _concerns(keys: tuple[str, ...], location: tuple[str, ...], error: Any) -> bool:
@@ -744,9 +830,9 @@ def _concerns(keys: tuple[str, ...], location: tuple[str, ...], error: Any) -> b
     return keys[:depth] == location[: len(keys)]
 
 
-def _reason(error: Any, location: tuple[str, ...]) -> str:
+def _reason(kind: type[Section], error: Any, location: tuple[str, ...]) -> str:
     if error["type"] == "extra_forbidden":
-        return f"unknown key{near_miss(location[-1], _known_keys(location[:-1]))}"
+        return f"unknown key{near_miss(location[-1], _known_keys(kind, location[:-1]))}"
     if error["type"] == "missing":
         return "is required and missing"
     if error["type"] == "value_error":
@@ -754,19 +840,21 @@ def _reason(error: Any, location: tuple[str, ...]) -> str:
     return f"{error['msg'].replace('Input should', 'should')}, got {error['input']!r}"
 
 
-def _known_keys(location: tuple[str, ...]) -> list[str]:
-    """The keys of the section at a location, walking from `Recipe` through fields and mappings."""
-    kind: Any = Recipe
+def _known_keys(kind: Any, location: tuple[str, ...]) -> list[str]:
+    """The keys of the section at a location, walking from the outermost one through fields, mappings and lists."""
     for part in location:
-        kind = _section_in(kind.model_fields[part].annotation) if _is_section(kind) else typing.get_args(kind)[1]
+        if _is_section(kind):
+            kind = _optional_section(kind.model_fields[part].annotation)
+        else:
+            kind = next(filter(_is_section, typing.get_args(kind)))
     return list(kind.model_fields)
 
 
 def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
-def _section_in(annotation: Any) -> Any:
+def _optional_section(annotation: Any) -> Any:
     """The section of a key that may be left out; any other annotation as it is."""
     kinds = typing.get_args(annotation)
     return next(filter(_is_section, kinds), annotation) if type(None) in kinds else annotation

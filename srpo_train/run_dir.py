@@ -64,26 +64,38 @@ def claimed_run_dir(recipe: Recipe, *, resume: bool) -> Iterator[Path]:
     with locked(run_dir, "another process is training there; wait for it, or use --name"):
         if _has_results(run_dir):
             _check_is_same(run_dir, recipe, resume=resume)
-        _replace(run_dir / RECIPE_FILE, recipe.to_toml())
+        write_whole(run_dir / RECIPE_FILE, recipe.to_toml())
         with (run_dir / SOFTWARE_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(describe_software()) + "\n")
         yield run_dir
 
 
 @contextlib.contextmanager
-def locked(directory: Path, why_not: str) -> Iterator[None]:
-    """Keep other processes from writing to a directory while the body runs.
+def locked(folder: Path, refusal: str) -> Iterator[None]:
+    """Hold the lock of a folder while the body runs; it ends with this process, however that ends.
 
-    Args:
-        directory: An existing directory.
-        why_not: What a process is told that comes second.
+    Its children do not inherit it.
 
     Raises:
-        ConfigError: another process holds it.
+        ConfigError: another process holds it; the message ends with `refusal`.
     """
-    with (directory / LOCK_FILE).open("a") as lock:
-        _lock(lock.fileno(), directory, why_not)
+    with (folder / LOCK_FILE).open("a") as lock:
+        try:
+            import fcntl
+
+            fcntl.lockf(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # Windows
+            logger.info("%s: this system has no file locks; do not start it twice", folder)
+        except OSError as error:
+            raise ConfigError(f"{folder}: {refusal}") from error
         yield
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def describe_software() -> dict[str, Any]:
@@ -114,26 +126,9 @@ def _may_change(key: str, recipe: Recipe) -> bool:
     """Whether a continued run may have another value: place, length and housekeeping yes, what moves its numbers no."""
     if key == "train.num_steps":  # a decaying learning rate is a function of the length
         return recipe.optim.schedule == "constant"
-    return key in ("name", "output_dir") or (key.startswith(("train.", "log.")) and key != "train.num_threads")
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
-def _lock(descriptor: int, directory: Path, why_not: str) -> None:
-    """Take the lock that ends with this process, however it ends, and that its children do not inherit."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        logger.info("%s: this system has no file locks; do not write there twice at once", directory)
-        return
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise ConfigError(f"{directory}: {why_not}") from error
+    return key in ("name", "output_dir") or (
+        key.startswith(("train.", "log.", "alarms.")) and key != "train.num_threads"
+    )
 
 
 def _version(name: str) -> str | None:

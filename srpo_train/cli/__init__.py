@@ -10,6 +10,7 @@ import typer
 
 from srpo_train.cli._errors import guarded
 from srpo_train.cli._plugins import add_plugins
+from srpo_train.cli.alarms import alarms
 from srpo_train.cli.audit import audit
 from srpo_train.cli.benchmarks import benchmarks
 from srpo_train.cli.compare import compare
@@ -21,6 +22,7 @@ from srpo_train.cli.play import play
 from srpo_train.cli.replay import replay
 from srpo_train.cli.report import report
 from srpo_train.cli.serve_policy import serve_policy
+from srpo_train.cli.sweep import sweep
 from srpo_train.cli.train import train
 
 __all__ = ["app", "main"]
@@ -63,6 +65,14 @@ app.command(
     ),
 )(guarded(train))
 app.command(
+    "sweep",
+    epilog=_examples(
+        "srpo sweep sweeps/ablations-arithmetic.toml",
+        "srpo sweep recipes/tiny-arithmetic.toml --grid objective.scaling=sqrt,none,mean --seeds 0,1",
+        "srpo sweep sweeps/ablations-arithmetic.toml --dry-run",
+    ),
+)(guarded(sweep))
+app.command(
     "eval",
     epilog=_examples(
         "srpo eval runs/math --benchmarks math500,aime24 --samples 16 --seeds 0,1,2",
@@ -95,6 +105,10 @@ app.command(
         "srpo replay runs/tiny-arithmetic --episode step79/p0/g0 --branch 1",
     ),
 )(guarded(replay))
+app.command(
+    "alarms",
+    epilog=_examples("srpo alarms runs/tiny-arithmetic", "srpo alarms runs/* --set validation_cliff.drop=0.05"),
+)(guarded(alarms))
 app.command("envs", epilog=_examples("srpo envs", "srpo envs ArithmeticSolverVerifier-v0"))(guarded(envs))
 app.command(
     "report",

@@ -83,6 +83,7 @@ def _run(plan: Plan) -> Table:
         ("environment", plan.recipe.env.id),
         ("questions", _count(plan.num_tasks)),
         ("training steps", _count(train.num_steps)),
+        ("token budget", _count(train.token_budget) if train.token_budget else "none"),
         ("checkpoints", f"every {train.checkpoint_every} steps, {train.keep_last} kept"),
         ("one checkpoint, GiB", _gib(plan.checkpoint_bytes)),
         ("evaluations", f"every {evaluation.every} steps, {episodes:,} episodes" if evaluation.every else "none"),

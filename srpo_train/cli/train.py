@@ -62,9 +62,11 @@ def _outcome(recipe: Recipe, run_dir: Path) -> str:
     """Say how far the run is, and what it changed on held-out tasks."""
     from srpo_train.metrics import read_metrics, series
 
-    num_steps = recipe.train.num_steps
-    done = f"{recipe.name} is complete: {num_steps} of {num_steps} training steps (train.num_steps goes further)"
-    steps, accuracy = series(read_metrics(run_dir), "eval/accuracy")
+    lines = read_metrics(run_dir)
+    taken, num_steps = int(lines[-1]["step"]), recipe.train.num_steps
+    further = "train.num_steps" if taken >= num_steps else "train.token_budget is used up; a larger one"
+    done = f"{recipe.name} is complete: {taken} of {num_steps} training steps ({further} goes further)"
+    steps, accuracy = series(lines, "eval/accuracy")
     if len(steps) < 2:
         return done
     return f"{done}\nheld-out accuracy {accuracy[0]:.3f} at step {steps[0]}, {accuracy[-1]:.3f} at step {steps[-1]}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import (
+    BudgetOverrunError,
     ConfigError,
     EnvMisuseError,
     JavaRuntimeError,
@@ -253,8 +254,13 @@ class Collection:
             del self._running[slot.order]
             raise error
         # The reason says all about failed surroundings; anything else may be a fault of the environment's own code.
-        trace = None if isinstance(error, SurroundingsError) else error
-        self._record_failure(slot, f"{type(error).__name__}: {error}", trace=trace)
+        trace = None if isinstance(error, (SurroundingsError, BudgetOverrunError)) else error
+        self._record_failure(
+            slot,
+            f"{type(error).__name__}: {error}",
+            trace=trace,
+            is_unanswerable=isinstance(error, BudgetOverrunError),
+        )
         del self._running[slot.order]  # what state its environment is in is not known, so nobody uses it again
 
     # --- ends -----------------------------------------------------------------------------------------------------

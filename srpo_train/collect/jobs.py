@@ -33,7 +33,8 @@ class FailedEpisode:
     num_events: int
     """Events that had been completed."""
     is_unanswerable: bool = False
-    """The team brought itself where no policy can answer, such as a prompt beyond the context; not bad surroundings."""
+    """The team brought itself where no policy can answer, such as a prompt beyond the context, or answered beyond its
+    budget; not bad surroundings."""
     is_expired: bool = False
     """A response or the whole episode ran into its deadline."""
 

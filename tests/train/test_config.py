@@ -175,6 +175,11 @@ def test_warmup_fits_the_run(minimal: Path) -> None:
     assert "at most train.num_steps = 10" in failure(minimal, "optim.warmup_steps=11", "train.num_steps=10")
 
 
+def test_a_token_budget_needs_a_constant_learning_rate(minimal: Path) -> None:
+    assert "token_budget" in failure(minimal, "train.token_budget=100", "optim.schedule=cosine")
+    assert load_recipe(minimal, ["train.token_budget=100"]).train.token_budget == 100
+
+
 def test_truncated_sampling_needs_consent(minimal: Path) -> None:
     assert "old log-probs would not match" in failure(minimal, "sampling.top_p=0.9")
     assert "old log-probs would not match" in failure(minimal, "sampling.top_k=20")
@@ -235,7 +240,8 @@ def test_a_recipe_is_checked_without_torch(minimal: Path) -> None:
 
 
 def test_every_field_has_its_sentence() -> None:
-    sections = {"env", "eval", "policies", "engine", "sampling", "rollout", "objective", "optim", "train", "log"}
+    sections = {"env", "eval", "policies", "engine", "sampling", "rollout", "objective", "optim", "train"}
+    sections |= {"alarms", "critic", "log"}
     for name, field in Recipe.model_fields.items():
         assert name in sections or field.description, name
 

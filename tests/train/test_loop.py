@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import signal
 import subprocess
 import sys
@@ -104,6 +105,27 @@ def test_a_longer_run_continues_a_finished_one(whole_run, tmp_path):
     first = train(small_recipe(tmp_path, "train.num_steps=4"))
     train(small_recipe(tmp_path), resume=True)
     assert _numbers(first) == _numbers(whole_run)
+
+
+def test_a_token_budget_ends_the_run_with_the_step_that_reaches_it(whole_run, tmp_path):
+    spent = itertools.accumulate(line["rollout/num_tokens"] for line in read_metrics(whole_run) if line["step"])
+    up_to = dict(enumerate(spent, start=1))
+    budgeted = f"train.token_budget={int(up_to[2]) + 1}"  # one token more than two steps: reached within the third
+    run_dir = train(small_recipe(tmp_path, budgeted))
+    lines = read_metrics(run_dir)
+    assert lines[-1]["step"] == 3
+    assert "eval/accuracy" in lines[-1]  # the last step is evaluated and saved whatever its number
+    assert CheckpointStore(run_dir / "checkpoints", is_read_only=True).latest().step == 3
+    assert _numbers(run_dir)[:3] == _numbers(whole_run)[:3]
+
+
+def test_tokens_of_before_a_resume_count_in_the_budget(whole_run, tmp_path):
+    whole = sum(line.get("rollout/num_tokens", 0) for line in read_metrics(whole_run))
+    train(small_recipe(tmp_path, "train.num_steps=4"))
+    run_dir = train(small_recipe(tmp_path, f"train.token_budget={int(whole)}", "train.num_steps=50"), resume=True)
+    assert _numbers(run_dir) == _numbers(whole_run)
+    train(small_recipe(tmp_path, f"train.token_budget={int(whole)}", "train.num_steps=50"), resume=True)
+    assert read_metrics(run_dir)[-1]["step"] == 8
 
 
 def test_an_objective_that_needs_a_critic_is_refused_before_anything_is_sampled(tmp_path):

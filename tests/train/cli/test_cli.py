@@ -18,7 +18,7 @@ from srpo_envs.records import read_episodes, write_episodes
 from srpo_train.cli import app
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = ("train", "eval", "play", "audit", "replay", "envs", "report", "make-tiny-policy")
+COMMANDS = ("train", "sweep", "eval", "play", "audit", "replay", "envs", "report", "make-tiny-policy")
 TEAM = "ArithmeticSolverVerifier-v0"
 
 
