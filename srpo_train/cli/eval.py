@@ -92,16 +92,17 @@ def evaluate(
     from srpo_train.evaluation import EvalPlan, run_evaluation
     from srpo_train.run_dir import describe_software
 
+    kind, seed_list = _engine_kind(engine), read_seeds(seeds)
     policies = find_policies(source, step=step, device=device)
-    world = _choose_world(policies, env, parse_arguments(arguments or [], split))
+    world = choose_world(policies, env, parse_arguments(arguments or [], split))
     plan = EvalPlan(
         source=str(policies.run_dir) if policies.run_dir else policies.name,
-        method=method or _default_method(policies),
+        method=method or default_method(policies),
         model=policies.model,
         checkpoint=policies.step,
-        worlds=_open_worlds(world, benchmarks, data or [], limit),  # what is wrong is known before models are loaded
+        worlds=open_worlds(world, benchmarks, data or [], limit),  # what is wrong is known before models are loaded
         samples=samples,
-        seeds=_read_seeds(seeds),
+        seeds=seed_list,
         sampling=Sampling(temperature=temperature, top_p=top_p, top_k=top_k),
         software=describe_software(),
     )
@@ -110,10 +111,10 @@ def evaluate(
     directory = out or _default_directory(policies, plan, world, limit)
     with (
         quiet_failures(),
-        open_engines(policies, _engine_kind(engine)) as engines,
+        open_engines(policies, kind) as engines,
         show_progress(samples) as on_progress,
     ):
-        mode, batch_size = _order_of_work(engines)
+        mode, batch_size = order_of_work(engines)
         results = run_evaluation(
             plan, directory, engines, policies.roles, mode=mode, batch_size=batch_size, on_progress=on_progress
         )
@@ -125,8 +126,8 @@ def evaluate(
         raise typer.Exit(FAILED)
 
 
-def _choose_world(policies: PolicySource, env_id: str, arguments: dict[str, object]) -> EnvConfig:
-    """The environment asked for; a run's own evaluation environment when none is."""
+def choose_world(policies: PolicySource, env_id: str, arguments: dict[str, object]) -> EnvConfig:
+    """Return the environment asked for; a run's own evaluation environment when none is."""
     from srpo_train.config import EnvConfig
 
     if env_id:
@@ -143,8 +144,8 @@ def _choose_world(policies: PolicySource, env_id: str, arguments: dict[str, obje
 # --- tasks --------------------------------------------------------------------------------------------------------
 
 
-def _open_worlds(world: EnvConfig, benchmarks: str, data: Sequence[str], limit: int) -> dict[str, World]:
-    """The benchmarks by name, or the environment's own tasks under a name made of its arguments."""
+def open_worlds(world: EnvConfig, benchmarks: str, data: Sequence[str], limit: int) -> dict[str, World]:
+    """Open the benchmarks by name, or the environment's own tasks under a name made of its arguments."""
     from srpo_envs.benchmarks import find_benchmark
     from srpo_train.evaluation import World
 
@@ -197,7 +198,8 @@ def _refuse_unexpected_sizes(worlds: Mapping[str, World]) -> None:
 # --- who and where ------------------------------------------------------------------------------------------------
 
 
-def _default_method(policies: PolicySource) -> str:
+def default_method(policies: PolicySource) -> str:
+    """Return the label of a source in tables."""
     if policies.recipe is None:
         return policies.name
     return policies.recipe.objective.preset if policies.run_dir else "untrained"
@@ -215,7 +217,8 @@ def _digest(value: Any) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=3).hexdigest()
 
 
-def _read_seeds(text: str) -> tuple[int, ...]:
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Read ``0,1,2``."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -228,7 +231,7 @@ def _engine_kind(text: str) -> EngineKind:
     raise ConfigError(f"--engine {text}: expected transformers or vllm")
 
 
-def _order_of_work(engines: Mapping[str, Engine]) -> tuple[Mode, int]:
+def order_of_work(engines: Mapping[str, Engine]) -> tuple[Mode, int]:
     """Let engines that answer one by one do so; batches of others end together, and are small where that takes long."""
     from srpo_train.engines.agent import AgentEngine
     from srpo_train.engines.base import StreamingEngine
