@@ -13,6 +13,7 @@ from srpo_train.cli._plugins import add_plugins
 from srpo_train.cli.alarms import alarms
 from srpo_train.cli.audit import audit
 from srpo_train.cli.benchmarks import benchmarks
+from srpo_train.cli.budget_curve import budget_curve
 from srpo_train.cli.compare import compare
 from srpo_train.cli.dynamics import dynamics
 from srpo_train.cli.envs import envs
@@ -91,6 +92,14 @@ app.command(
     "benchmarks",
     epilog=_examples("srpo benchmarks", "srpo benchmarks --check math500 --path math500.jsonl"),
 )(guarded(benchmarks))
+app.command(
+    "budget-curve",
+    epilog=_examples(
+        "srpo budget-curve builtin:tiny-team --env ArithmeticSolverVerifier-v0 --env ArithmeticSingleAgent-v0 "
+        "--label team --label single --split test --budgets 32,48,64,96",
+        "srpo budget-curve runs/team runs/single --budgets 64,128,256 --samples 16 --seeds 0,1,2",
+    ),
+)(guarded(budget_curve))
 app.command(
     "play",
     epilog=_examples(

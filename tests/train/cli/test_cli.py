@@ -19,18 +19,9 @@ from srpo_train.cli import app
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
-    "train",
-    "sweep",
-    "eval",
-    "compare",
-    "benchmarks",
-    "play",
-    "audit",
-    "replay",
-    "envs",
-    "report",
+    "train", "sweep", "eval", "budget-curve", "compare", "benchmarks", "play", "audit", "replay", "envs", "report",
     "make-tiny-policy",
-)
+)  # fmt: skip
 TEAM = "ArithmeticSolverVerifier-v0"
 
 
@@ -322,7 +313,7 @@ def test_eval_of_a_model_needs_an_environment(tiny_checkpoint: Path, tmp_path: P
     options = ("--env", TEAM, "--split", "test", "--num-tasks", 1, "--arg", "num_solvers=2", "--out", tmp_path / "e")
     result = srpo("eval", tiny_checkpoint, *options)
     assert result.exit_code == 0, result.output
-    assert f"{TEAM},num_solvers=2,split=test: 1 of 256 tasks" in result.stdout
+    assert f"{TEAM},num_solvers=2,split=test: the first 1 of 256 tasks" in result.stdout
 
 
 def test_eval_of_a_recipe_takes_the_policies_training_would_begin_with(tiny_checkpoint: Path, tmp_path: Path) -> None:

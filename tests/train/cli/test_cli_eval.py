@@ -68,7 +68,7 @@ def test_benchmarks_are_evaluated_with_macro_average_counts_and_digests(files, t
     assert "agent:some_agents:able on MathSolverVerifier-v0, 4 samples a task, seeds 0, 3" in text
     assert "aime24 30 66.7 ± 0.0" in text
     assert "macro average 66.7 ± 0.0" in text
-    assert "aime24: all tasks as published, digest" in text
+    assert "aime24: 30 tasks, as published; digest" in text
     assert "amc23: the set has 6 tasks, the published one 40" in text
     assert "unbiased Pass@k, % 2 aime24 66.7" in text
     results = read_results(out)
@@ -184,3 +184,20 @@ def test_a_file_is_held_against_what_was_published(files, tmp_path: Path) -> Non
     assert bad.exit_code == 1
     assert "amc23: 6 tasks, expected 40" in bad.stdout
     assert "say which benchmark it holds" in refused("benchmarks", "--path", "x.jsonl")
+
+
+def test_an_evaluation_that_ends_early_says_what_is_kept(
+    files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import srpo_train.evaluation.harness as harness
+
+    def interrupt(self, ended) -> None:
+        raise KeyboardInterrupt
+
+    command = ["eval", "agent:some_agents:able", *files, "--out", tmp_path / "e"]
+    with monkeypatch.context() as patch:
+        patch.setattr(harness._Pair, "_take", interrupt)
+        result = srpo(*command)
+    assert result.exit_code == 130
+    assert f"what was drawn is kept in {tmp_path}/e; the same command goes on from there" in result.stderr
+    assert srpo(*command).exit_code == 0

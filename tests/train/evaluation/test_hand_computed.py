@@ -124,3 +124,43 @@ def test_every_sample_replays(directory):
     report = audit_run(directory, replay=True)
     report.raise_if_failed()
     assert report.num_replayed == 2 * 48
+
+
+class SearchesTwice:
+    """Asks for something in its first two turns and answers in the third: 6, 8 and 4 tokens."""
+
+    policy_id = "searcher"
+
+    def generate(self, requests, sampling):
+        return [self._answer(request, int(request.request_id.split("/e")[-1][0])) for request in requests]
+
+    def _answer(self, request, turn):
+        text = "<think></think><answer>nobody</answer>" if turn == 2 else f"<think></think><search>boss {turn}</search>"
+        return Generation(
+            request_id=request.request_id,
+            text=text,
+            prompt_token_ids=(),
+            token_ids=(),
+            logprobs=(),
+            finish_reason="stop",
+            num_unseen_tokens=(6, 8, 4)[turn],
+        )
+
+    def close(self):
+        pass
+
+
+def test_tool_calls_of_equation_8(tmp_path):
+    plan = EvalPlan(
+        source="searcher",
+        method="searcher",
+        model="searcher",
+        samples=2,
+        worlds={"village": World.open("VillageSearchAgent-v0", {"split": "test", "max_turns": 3}, limit=3)},
+    )
+    results = run_evaluation(plan, tmp_path, {"searcher": SearchesTwice()}, {"*": "searcher"})
+    costs = results.benchmarks["village"].seeds[0].costs
+    assert (costs["tool_calls_per_query"], costs["calls_per_query"], costs["tokens_per_query"]) == (2, 3, 18)
+    assert costs["utility"] == 0
+    assert "latency_p50_s" not in costs  # the engine does not say how long it took
+    assert "prompt_tokens_per_query" not in costs

@@ -124,8 +124,18 @@ def test_what_is_complete_is_not_drawn_again(make_plan, run_plan):
     first, _, _ = run_plan(plan)
     seen = []
     second, _, engine = run_plan(plan, on_progress=seen.append)
-    assert engine.num_calls == 0
+    assert (engine.num_calls, seen) == (0, [])
     assert second == first
+
+
+def test_progress_begins_with_what_is_there_and_counts_every_end(make_plan, run_plan):
+    plan = make_plan()
+    run_plan(plan, Failing(lambda _: boxed(1), lost=lambda request: sample_of(request) == 1))
+    seen = []
+    run_plan(plan, Failing(lambda _: boxed(0), hopeless=lambda request: True), on_progress=seen.append)
+    assert [progress.num_done for progress in seen] == [8, 9, 10, 11, 12]
+    assert {progress.num_samples for progress in seen} == {12}
+    assert (seen[0].share_correct, seen[-1].share_correct) == (1.0, pytest.approx(8 / 12))
 
 
 def test_a_file_whose_end_is_torn_goes_on_to_the_same_samples(make_plan, run_plan):
@@ -172,6 +182,7 @@ def test_damage_before_the_end_is_told_and_nothing_is_cut(make_plan, run_plan):
         (directory / SAMPLES).write_bytes(broken)
         with pytest.raises(RecordError, match=message):
             run_plan(plan)
+        assert not (directory / "results.json").exists()
         assert (directory / SAMPLES).read_bytes() == broken
 
 
