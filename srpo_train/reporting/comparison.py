@@ -27,13 +27,20 @@ FORMATS: Mapping[str, tuple[str, Callable[[Document], str]]] = {
 
 _COSTS = (
     ("tokens_per_query", Column(name="tokens"), 0),
+    ("prompt_tokens_per_query", Column(name="prompt tokens"), 0),
     ("calls_per_query", Column(name="calls"), 2),
     ("tool_calls_per_query", Column(name="tool calls"), 2),
     ("utility", Column(name="U_tok", better="higher"), 0),
+    ("engine_s_per_query", Column(name="engine (s)"), 2),
     ("latency_p50_s", Column(name="P50 (s)", group="Latency"), 2),
     ("latency_p95_s", Column(name="P95 (s)", group="Latency"), 2),
 )
 """Name in results, column, decimals."""
+
+_COST_NOTE = (
+    "Tokens are those sampled (eq. 8). U_tok is right samples per million sampled tokens (eq. 9). Engine seconds are "
+    "summed over calls as if one ran after the other; latency is the critical path of parallel calls."
+)
 
 
 def write_comparison(
@@ -125,7 +132,7 @@ def _sections(lineup: Lineup, beside: Sequence[ScoreTable]) -> list[Section]:
     paired = [table for model in lineup.models if (table := paired_table(lineup, model))]
     k = lineup.first.samples
     return [
-        Section(title=f"Benchmarks, k = {k}", tables=(_score_table(lineup, beside), _cost_table(lineup))),
+        Section(title=f"Benchmarks, k = {k}", tables=(_score_table(lineup, beside), *_cost_tables(lineup))),
         *([Section(title=f"Paired tests, k = {k}", tables=tuple(paired))] if paired else []),
     ]
 
@@ -218,7 +225,7 @@ def _training_section(lineup: Lineup) -> Section:
     num_tasks = first.benchmarks[LAST].num_tasks
     return Section(
         title=f"Evaluation during training: {first.task_set}, {num_tasks} tasks, k = {first.samples}",
-        tables=(_training_table(lineup), _cost_table(lineup)),
+        tables=(_training_table(lineup), *_cost_tables(lineup)),
     )
 
 
@@ -251,36 +258,37 @@ def _training_table(lineup: Lineup) -> Table:
 # --- costs --------------------------------------------------------------------------------------------------------
 
 
-def _cost_table(lineup: Lineup) -> Table:
+def _cost_tables(lineup: Lineup) -> list[Table]:
+    """Costs by benchmark, if any; what no method measured has no column."""
     names = (LAST,) if lineup.first.kind == "training" else lineup.benchmarks
-    columns = tuple(column for _, column, _ in _COSTS)
+    known = {cost for row in lineup.rows for name in names for one in row.results(name) for cost in one.costs}
+    shown = [cost for cost in _COSTS if cost[0] in known]
     blocks = [
-        Block(
-            title=f"{model} · {benchmark_label(name)}",
-            rows=mark_best(
-                [_cost_row(row, name) for row in lineup.rows if row.model == model and row.results(name)], columns
-            ),
-        )
+        Block(title=f"{model} · {benchmark_label(name)}", rows=_cost_rows(lineup, model, name, shown))
         for model in lineup.models
         for name in names
     ]
-    return Table(
+    table = Table(
         title="Cost of a query (mean over samples)",
-        columns=columns,
+        columns=tuple(column for _, column, _ in shown),
         blocks=tuple(block for block in blocks if block.rows),
-        notes=(
-            "Tokens are those sampled (eq. 8); prompts are not in them. U_tok is right samples per million sampled "
-            "tokens (eq. 9). Latency is the critical path of a query's parallel calls.",
-        ),
+        notes=(_COST_NOTE,),
     )
+    return [table] if shown else []
 
 
-def _cost_row(row: MethodRow, benchmark: str) -> Row:
-    cells = []
-    for name, _, decimals in _COSTS:
-        score = row.score(benchmark, lambda result, name=name: result.costs.get(name))  # type: ignore[misc]
-        cells.append(score.cell(decimals=decimals) if score else Cell())
-    return Row(name=row.shown_name, cells=tuple(cells))
+def _cost_rows(lineup: Lineup, model: str, benchmark: str, shown: Sequence[tuple[str, Column, int]]) -> tuple[Row, ...]:
+    found = [row for row in lineup.rows if row.model == model and row.results(benchmark)]
+    rows = [
+        Row(name=row.shown_name, cells=tuple(_cost_cell(row, benchmark, name, decimals) for name, _, decimals in shown))
+        for row in found
+    ]
+    return mark_best(rows, [column for _, column, _ in shown])
+
+
+def _cost_cell(row: MethodRow, benchmark: str, name: str, decimals: int) -> Cell:
+    score = row.score(benchmark, lambda result: result.costs.get(name))
+    return score.cell(decimals=decimals) if score else Cell()
 
 
 # --- what was run on what -----------------------------------------------------------------------------------------

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from srpo_envs.benchmarks import BENCHMARKS
 from srpo_envs.errors import ConfigError, RecordError, near_miss
 from srpo_train.config import EnvConfig, Recipe, load_recipe
-from srpo_train.evaluation import RESULTS_FILE, BenchmarkResult, Results, SeedResult, read_results
+from srpo_train.evaluation import (
+    PLAN_FILE,
+    RESULTS_FILE,
+    BenchmarkResult,
+    EvalPlan,
+    Results,
+    SeedResult,
+    read_plan,
+    read_results,
+)
 from srpo_train.metrics import METRICS_FILE, read_metrics
 from srpo_train.reporting.grouping import check_labels
 from srpo_train.reporting.methods import Choices, choices_of, method_name, model_name, task_set_of
@@ -216,26 +226,31 @@ def _own_result(recipe: Recipe, line: Mapping[str, float], identity: str) -> Ben
 
 def _evaluation_entry(directory: Path, label: str) -> Entry:
     results = read_results(directory)
+    plan = read_plan(directory) if (directory / PLAN_FILE).is_file() else None
     run_dir = _run_of(directory, results.source)
     recipe = load_recipe(run_dir / RECIPE_FILE) if run_dir else None
     lines = read_metrics(run_dir) if run_dir else []
-    num_tasks = ", ".join(f"{name} ({result.num_tasks})" for name, result in results.benchmarks.items())
-    seeds = sorted({seed for result in results.benchmarks.values() for seed in result.seeds})
-    evaluated = f"{num_tasks}; k={results.samples}, sampling seeds {', '.join(map(str, seeds)) or 'none'}"
-    training = _training_facts(run_dir, recipe, lines) if run_dir and recipe else {}
     return Entry(
         path=directory,
         kind="benchmarks",
         method=label or _method_of(results, recipe, lines),
         is_labelled=bool(label),
         model=model_name(recipe) if recipe else results.model,
-        choices=_evaluation_choices(results, recipe),
+        choices=_evaluation_choices(results, plan, recipe),
         seed=recipe.seed if recipe else None,
         samples=results.samples,
         task_set="",
-        benchmarks=results.benchmarks,
-        facts=Facts(evaluated_on=evaluated, **training),
+        benchmarks={_task_name(name, plan): result for name, result in results.benchmarks.items()},
+        facts=_evaluation_facts(results, plan, _training_facts(run_dir, recipe, lines) if run_dir and recipe else {}),
     )
+
+
+def _task_name(name: str, plan: EvalPlan | None) -> str:
+    """A benchmark's name; an environment's own tasks, named after it there, are named after the tasks alone."""
+    world = plan.worlds.get(name) if plan else None
+    if world is None or name in BENCHMARKS:
+        return name
+    return task_set_of(EnvConfig(id=world.env_id, kwargs=dict(world.env_kwargs)))[1]
 
 
 def _method_of(results: Results, recipe: Recipe | None, lines: Sequence[Mapping[str, float]]) -> str:
@@ -245,10 +260,28 @@ def _method_of(results: Results, recipe: Recipe | None, lines: Sequence[Mapping[
     return results.method
 
 
-def _evaluation_choices(results: Results, recipe: Recipe | None) -> dict[str, Any]:
+def _evaluation_choices(results: Results, plan: EvalPlan | None, recipe: Recipe | None) -> dict[str, Any]:
     who = choices_of(recipe) if recipe else {"model": results.model, "source": results.source}
-    limits = {f"budget.{name}": value for name, value in (results.budget or {}).items()}
-    return {"method": results.method, **who, **limits}
+    how = {f"budget.{name}": value for name, value in (results.budget or {}).items()}
+    if plan:
+        how |= {f"sampling.{name}": value for name, value in asdict(plan.sampling).items()}
+        how |= {"checkpoint": plan.checkpoint} if plan.checkpoint is not None else {}
+    return {"method": results.method, **who, **how}
+
+
+def _evaluation_facts(results: Results, plan: EvalPlan | None, training: Mapping[str, str]) -> Facts:
+    num_tasks = ", ".join(f"{_task_name(name, plan)} ({one.num_tasks})" for name, one in results.benchmarks.items())
+    seeds = sorted({seed for result in results.benchmarks.values() for seed in result.seeds})
+    told = [f"{num_tasks}; k={results.samples}", f"sampling seeds {', '.join(map(str, seeds)) or ABSENT}"]
+    if plan:
+        told.append(f"temperature {plan.sampling.temperature:g}, top-p {plan.sampling.top_p:g}")
+    if results.budget:
+        told.append("budget " + ", ".join(f"{name} {value:g}" for name, value in results.budget.items()))
+    evaluated = {"evaluated_on": ", ".join(told)}
+    if plan and plan.checkpoint is not None:
+        evaluated["evaluated_at"] = f"step {plan.checkpoint}"
+    software = {"software": _versions(plan.software)} if plan else {}
+    return Facts(**{**software, **training, **evaluated})
 
 
 def _run_of(directory: Path, source: str) -> Path | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from report_world import HOSTILE, make_evaluation, make_run
 
 from srpo_envs.errors import ConfigError, RecordError
+from srpo_train.engines.base import Sampling
+from srpo_train.evaluation import PLAN_FILE, EvalPlan, World
 from srpo_train.reporting.comparison import comparison_document, write_comparison
 from srpo_train.reporting.entries import find_runs, read_entries
 from srpo_train.reporting.markdown import table_to_markdown
@@ -55,8 +59,8 @@ def test_costs_stand_beside(tmp_path: Path) -> None:
     found = tables(run)["Cost of a query (mean over samples)"]
     # 640 tokens and 320 calls of 64 episodes; half of the episodes right at 10 tokens each: 50,000 per million
     assert body(found) == [
-        "| *builtin:tiny-team · last evaluation* |  |  |  |  |  |  |",
-        "| Setwise SRPO | 10 | 5.00 | 0.00 | 50,000 | – | – |",
+        "| *builtin:tiny-team · last evaluation* |  |  |  |  |",
+        "| Setwise SRPO | 10 | 5.00 | 0.00 | 50,000 |",
     ]
 
 
@@ -147,6 +151,13 @@ def test_costs_are_told_by_benchmark(tmp_path: Path) -> None:
     ]
 
 
+def test_a_table_shows_what_was_measured_and_is_left_out_where_nothing_was(tmp_path: Path) -> None:
+    one = make_evaluation(tmp_path / "a", {"nq": {0: [4, 2]}}, costs={"tokens_per_query": 9.6, "wall_s": 1.0})
+    other = make_evaluation(tmp_path / "b", {"nq": {0: [4, 2]}}, method="other")
+    assert body(tables(one, other)["Cost of a query (mean over samples)"])[1:] == ["| mine | 10 |", "| other | – |"]
+    assert "Cost of a query (mean over samples)" not in tables(other)
+
+
 def test_methods_on_the_same_tasks_are_tested_in_pairs(tmp_path: Path) -> None:
     base = make_evaluation(tmp_path / "a", {"math500": {0: [0] * 10}, "nq": {0: [1] * 10}}, method="base")
     better = make_evaluation(tmp_path / "b", {"math500": {0: [4] * 10}, "nq": {0: [1] * 10}}, method="better")
@@ -161,6 +172,42 @@ def test_methods_on_the_same_tasks_are_tested_in_pairs(tmp_path: Path) -> None:
         "| Average | 20 | 50.0 | \\[50.0, 50.0\\] | 0.002 | 50.0 | \\[50.0, 50.0\\] | 0.002 |",
     ]
     assert "Differences on another model, in points" not in found
+
+
+def write_plan(directory: Path, run: Path, env_id: str, name: str, **changes: object) -> None:
+    world = World(env_id=env_id, env_kwargs={"level": 2, "split": "test"}, num_tasks=2, set_size=2, digest="d1")
+    values = {"source": str(run), "method": "srpo", "model": "m", "checkpoint": 40, "samples": 4, **changes}
+    content = asdict(EvalPlan(worlds={name: world}, **values))
+    (directory / PLAN_FILE).write_text(json.dumps(content))
+
+
+def test_an_environments_own_tasks_are_one_column_whichever_workflow_answers(tmp_path: Path) -> None:
+    paths = []
+    for method, env_id in (("srpo", "ArithmeticSolverVerifier-v0"), ("alone", "ArithmeticSingleAgent-v0")):
+        run = make_run(tmp_path / method)
+        name = f"{env_id},level=2,split=test"
+        paths.append(make_evaluation(run / "evals/x", {name: {0: [4, 2]}}, method=method, source=str(run)))
+        write_plan(paths[-1], run, f"srpo_envs/{env_id}", name)
+    found = tables(*paths)["Avg@4 and Pass@4 by benchmark (%)"]
+    assert [column.group for column in found.columns] == ["Arithmetic (level=2, split=test)"] * 2
+    assert [row.name for row in found.blocks[0].rows] == ["Setwise SRPO", "alone"]
+    facts = tables(*paths)["Runs and evaluations"].blocks[0].rows[0]
+    assert facts.cells[4].text == (
+        "Arithmetic (level=2, split=test) (2); k=4, sampling seeds 0, temperature 1, top-p 1"
+    )
+    assert facts.cells[5].text == "step 40"
+
+
+def test_other_checkpoints_and_other_sampling_are_other_lines(tmp_path: Path) -> None:
+    run, paths = make_run(tmp_path / "a"), []
+    for name, changes in {"x": {}, "y": {"checkpoint": 80}, "z": {"sampling": Sampling(temperature=0.6)}}.items():
+        paths.append(make_evaluation(run / f"evals/{name}", {"nq": {0: [4, 2]}}, method="srpo", source=str(run)))
+        write_plan(paths[-1], run, "srpo_envs/QASearch-v0", "nq", **changes)
+    assert [row.name for row in tables(run)["Avg@4 and Pass@4 by benchmark (%)"].blocks[0].rows] == [
+        "Setwise SRPO (checkpoint=40, temperature=1.0)",
+        "Setwise SRPO (checkpoint=80, temperature=1.0)",
+        "Setwise SRPO (checkpoint=40, temperature=0.6)",
+    ]
 
 
 def test_lost_samples_and_partial_sets_are_said(tmp_path: Path) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from srpo_train.reporting.tables import Cell, Column, Row, Score, column_groups, mark_best, plain
 
-PERCENT = st.none() | st.floats(0, 1).map(Score) | st.builds(Score, st.floats(0, 1), st.floats(0, 0.1))
-RESULTS = st.integers(1, 4).flatmap(
-    lambda width: st.lists(st.lists(PERCENT, min_size=width, max_size=width), max_size=6)
+SHARES = st.integers(0, 2000).map(lambda number: number / 2000)  # half of them between two shown digits
+PERCENT = st.none() | st.builds(Score, SHARES, st.none() | SHARES)
+RESULTS = st.integers(1, 3).flatmap(
+    lambda width: st.lists(st.lists(PERCENT, min_size=width, max_size=width), max_size=4)
 )
 
 
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(RESULTS, st.sampled_from(["higher", "lower"]))
 def test_bold_marks_exactly_the_best_shown_numbers_of_each_column(scores, better) -> None:
     width = len(scores[0]) if scores else 0
