@@ -618,7 +618,7 @@ CHEATS = [
         def f(x):
             return 0
         """,
-        "killed",
+        "ok",
         mode="call",
     ),
     program(
@@ -743,6 +743,7 @@ CHEATS = [
             import json
             return 0
         """,
+        "error",
         "killed",
         mode="call",
     ),
