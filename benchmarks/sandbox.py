@@ -8,8 +8,8 @@ problem in the manner of HumanEval, the test code in a second box.
 
 Times are wall-clock milliseconds of one unit, one at a time. Cells are measured in rounds that alternate with all
 others and the best round counts, so that other work on the machine decides as little as possible. The last column is
-the number of units a second with one worker a core, best round again. Below the table stands the processor time of hello
-world, which other work on the machine hardly changes.
+the number of units a second with one worker a core, best round again. Below the table stands the processor time of
+hello world, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
