@@ -5,6 +5,7 @@ Importing this package registers every environment id, those of plug-ins include
 """
 
 from srpo_envs import errors
+from srpo_envs.budget import Budget, Usage
 from srpo_envs.checks import ConformanceReport, check_set_env
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import SrpoError, SurroundingsError
@@ -35,6 +36,7 @@ __all__ = [
     "ActiveSet",
     "AecSetEnv",
     "Ask",
+    "Budget",
     "ConformanceReport",
     "EnvSpec",
     "Episode",
@@ -59,6 +61,7 @@ __all__ = [
     "Task",
     "TaskFamily",
     "ToolCall",
+    "Usage",
     "branch",
     "check_set_env",
     "errors",

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from srpo_envs.errors import AuditError, ReplayError, UnknownIdError
+from srpo_envs.budget import Budget, Usage
+from srpo_envs.errors import AuditError, ConfigError, ReplayError, UnknownIdError
 from srpo_envs.recording import initial_state_id, next_state_id
 from srpo_envs.records import Episode, Event, MemberRecord, read_episodes
 from srpo_envs.replay import replay as replay_episode
@@ -36,6 +37,7 @@ RULES: dict[str, str] = {
     "reward": "an event's reward is minus its penalty, plus the team reward at the end",
     "return": "R_e is the sum of the rewards from e to the end, and None before the end",
     "end": "exactly the last event of an ended episode ends it, as terminated or as truncated, never both",
+    "budget": "no episode spends more than its environment's budget, no member more than its share of the tokens left",
     "replay": "the episode replays to itself; the workflow changed since it was recorded",
 }
 """What is checked, by rule name: what holds, and what to do where it does not."""
@@ -104,17 +106,26 @@ class AuditReport:
             raise AuditError(self.summary())
 
 
+def episode_files(directory: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of stored episodes: ``events/*.jsonl`` of a run by step, or the samples of an evaluation."""
+    root = Path(directory)
+    return sorted((root / "events").glob("*.jsonl")) or sorted(root.glob("*/seed-*/samples.jsonl"))
+
+
 def audit_run(run_dir: str | os.PathLike[str], *, replay: bool = False) -> AuditReport:
-    """Audit every ``events/*.jsonl`` of a run.
+    """Audit every stored episode of a run or of an evaluation.
 
     Raises:
-        AuditError: the run has no such file.
+        AuditError: it stored none.
         ReplayError: the recorded environment is not registered, so that nothing can be replayed.
         RecordError: a file cannot be read; names file and line.
     """
-    files = sorted((Path(run_dir) / "events").glob("*.jsonl"))
+    files = episode_files(run_dir)
     if not files:
-        raise AuditError(f"{str(run_dir)!r} holds no events/*.jsonl; give the folder of a run that stored its events")
+        raise AuditError(
+            f"{str(run_dir)!r} holds no events/*.jsonl and no samples; give the folder of a run that stored its "
+            "events, or of an evaluation"
+        )
     return audit_episodes((episode for file in files for episode in read_episodes(file)), replay=replay)
 
 
@@ -302,6 +313,28 @@ def _check_end(episode: Episode) -> Iterator[Finding]:
         )
 
 
+def _check_budget(episode: Episode) -> Iterator[Finding]:
+    try:
+        budget = Budget.of(episode.env_kwargs.get("budget"))
+    except ConfigError as error:
+        yield Finding("budget", episode.episode_id, str(error))
+        return
+    used = Usage.of(episode)
+    for name in budget.exceeded_by(used):
+        yield Finding("budget", episode.episode_id, f"{name}: {getattr(used, name)} spent of {getattr(budget, name)}")
+    yield from _check_shares(episode, budget)
+
+
+def _check_shares(episode: Episode, budget: Budget) -> Iterator[Finding]:
+    used = Usage()
+    for event in episode.events:
+        share = budget.minus(used).share(max(event.cardinality, 1))
+        spent = [sum(member.token_mask) for member in event.members]
+        if share is not None and max(spent, default=0) > share:
+            yield Finding("budget", event.event_id, f"members sampled {spent} tokens, the share of each is {share}")
+        used = used.plus(Usage(team_tokens=sum(spent)))
+
+
 def _is_close(left: float | None, right: float | None) -> bool:
     if left is None or right is None:
         return left is right
@@ -320,6 +353,7 @@ _EPISODE_CHECKS: Sequence[Callable[[Episode], Iterator[Finding]]] = (
     _check_rewards,
     _check_returns,
     _check_end,
+    _check_budget,
 )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from srpo_envs.conformance import RULES, Rule
 from srpo_envs.core import SetEnvFactory
 from srpo_envs.errors import ConformanceError
-from srpo_envs.probing import Probe, TextPolicy, default_policy
+from srpo_envs.probing import Probe, TextPolicy, counting, default_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,11 @@ def check_set_env(
 
     Args:
         make_env: Returns a fresh environment each time; ``functools.partial(srpo_envs.make, id)`` for a registered one.
+            Where its budget limits tokens and it counts none itself, every text is taken for one.
         num_episodes: Episodes to explore.
         seed: Seed of the episodes and of the policy.
-        policy: ``policy(member, rng) -> str`` for worlds whose formats the default mixture (boxed answers, verdicts,
-            routes, hostile and random text) cannot speak.
+        policy: ``policy(member, rng) -> str`` for worlds whose formats the default mixture (boxed answers and verdicts,
+            tags, subtasks, hostile and random text) cannot speak.
 
     Returns:
         A report of the rules that hold and of what could not be checked.
@@ -62,7 +63,7 @@ def check_set_env(
     """
     if num_episodes < 1:
         raise ValueError(f"num_episodes must be at least 1, got {num_episodes}")
-    probe = Probe(make_env, num_episodes, seed, policy or default_policy)
+    probe = Probe(lambda: counting(make_env()), num_episodes, seed, policy or default_policy)
     env = make_env()
     breaches = {_title(rule): _breaches(rule, probe) for rule in RULES}
     report = ConformanceReport(

@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from srpo_envs.budget import LIMITS, Budget, Usage
 from srpo_envs.core import SetEnv
-from srpo_envs.errors import EnvMisuseError, MemberMismatchError, StaleEventError
-from srpo_envs.probing import HOSTILE_TEXTS, Probe, Trace
+from srpo_envs.errors import ConfigError, EnvMisuseError, MemberMismatchError, StaleEventError
+from srpo_envs.probing import HOSTILE_TEXTS, Probe, Trace, counting
 from srpo_envs.records import ActiveSet, Episode, Event, read_episodes, write_episodes
 
 Rule = Callable[[Probe], Iterator[str]]
@@ -264,6 +265,29 @@ def episodes_end(probe: Probe) -> Iterator[str]:
         probe.notes.append("truncation: no explored episode was truncated")
 
 
+def budgets_are_kept(probe: Probe) -> Iterator[str]:
+    """With a budget of one less than it used, an episode ends within that, and replays."""
+    used = Usage.of(probe.traces[0].episode)
+    used = dataclasses.replace(used, team_tokens=used.calls)  # every text counts as one token here
+    unseen: list[str] = []
+    for name in LIMITS:
+        env = counting(probe.make_env())
+        try:
+            env.budget = Budget.of({name: max(getattr(used, name) - 1, 0)})
+            trace = probe.play(env, probe.seed, 0)
+        except ConfigError:  # no room for the first set
+            unseen.append(name)
+            continue
+        spent = Usage.of(trace.episode)
+        if env.budget.exceeded_by(spent) or not trace.is_over:
+            yield f"episode {trace.episode.episode_id!r}: spent {spent} of {env.budget}, over: {trace.is_over}"
+        env.resume(trace.episode)
+        if env.episode != trace.episode:
+            yield f"episode {trace.episode.episode_id!r}: replays differently under {env.budget}"
+    if unseen:
+        probe.notes.append(f"budgets of {', '.join(unseen)}: the explored episode spends too little to try one")
+
+
 def gold_answers_score_one(probe: Probe) -> Iterator[str]:
     """Every gold answer grades as 1.0."""
     tasks = probe.make_env().tasks
@@ -295,6 +319,7 @@ RULES: tuple[Rule, ...] = (
     episodes_replay,
     returns_are_sums,
     episodes_end,
+    budgets_are_kept,
     gold_answers_score_one,
 )
 """Every rule, in the order a report shows them."""

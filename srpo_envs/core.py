@@ -30,7 +30,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from srpo_envs.errors import EnvMisuseError, ReplayError, ScheduleError, near_miss
+from srpo_envs.budget import Budget, CountTokens, Usage, charged
+from srpo_envs.errors import (
+    BudgetExhaustedError,
+    ConfigError,
+    EnvMisuseError,
+    ReplayError,
+    ScheduleError,
+    near_miss,
+)
 from srpo_envs.prompting import PromptTemplate
 from srpo_envs.recording import (
     CallLog,
@@ -66,12 +74,14 @@ class _EpisodeState:
         "pending_ask",
         "rng",
         "running",
+        "scores",
         "seed",
         "setup_calls",
         "state_id",
         "task",
         "task_record",
         "turn",
+        "used",
     )
 
     def __init__(self, task: Task, seed: int, episode_id: str, group_id: str) -> None:
@@ -87,9 +97,11 @@ class _EpisodeState:
         self.pending: ActiveSet | None = None
         self.pending_ask: Ask | None = None
         self.running: Schedule | None = None
+        self.scores: dict[str, float] = {}  # of the answers graded so far
         self.rng: np.random.Generator | None = None
         self.state_id = ""
         self.turn = 0
+        self.used = Usage()  # of what a budget may limit; its turns are counted by `turn`
 
 
 class SetEnv:
@@ -101,8 +113,10 @@ class SetEnv:
         max_events: Events after which an unfinished episode is truncated with team reward 0.
         invalid_penalty: Overrides every role's penalty, or those named in a mapping ``{role: penalty}``.
         max_new_tokens: Overrides response limits in the same way.
+        budget: Most that one episode may spend, see `srpo_envs.budget`; nothing is limited when omitted.
 
     Raises:
+        ConfigError: the budget has an unknown limit, or one that is not a whole number.
         ScheduleError: two roles share a name, a role's name is not lower-case letters, or an override names no role.
         ValueError: a limit below 1 or a penalty below 0.
     """
@@ -120,11 +134,15 @@ class SetEnv:
         max_events: int = 64,
         invalid_penalty: float | Mapping[str, float] | None = None,
         max_new_tokens: int | Mapping[str, int] | None = None,
+        budget: Budget | Mapping[str, int] | None = None,
     ) -> None:
         if max_events < 1:
             raise ValueError(f"max_events must be at least 1, got {max_events}")
         self.tasks = tasks
         self.max_events = max_events
+        self.budget = Budget.of(budget)
+        self.count_tokens: CountTokens | None = None
+        """Counts the tokens of outputs that are texts alone, for a budget of team tokens; assign it."""
         self.roles = index_roles(roles, invalid_penalty, max_new_tokens)
         self._templates = {name: PromptTemplate(role.prompt) for name, role in self.roles.items()}
         self._seeds = np.random.default_rng()
@@ -175,25 +193,36 @@ class SetEnv:
 
     def outcome(self, final: Reply, **info: Any) -> Outcome:
         """Grade the final reply and return the episode's outcome; a malformed reply earns 0."""
-        reward = self.grade(final.parsed) if final.is_valid else 0.0
+        reward = self.score(final)
         return Outcome(reward, {"answer": final.parsed, "correct": reward >= 1.0, **info})
 
     def truncate(self, **info: Any) -> Outcome:
         """Return the outcome of a schedule that ran into its own limit: team reward 0, truncated."""
         return Outcome(0.0, {"answer": None, "correct": False, **info}, is_truncated=True)
 
+    def score(self, reply: Reply) -> float:
+        """Return the grade of a reply that holds an answer, for an outcome or for a metric; 0 for a malformed one."""
+        return self.grade(reply.parsed) if reply.is_valid else 0.0
+
     def grade(self, answer: Any) -> float:
         """Score an answer against the task's gold; recorded, so a replay needs no grader.
+
+        Equal answers of an episode are graded once.
 
         Raises:
             ScheduleError: the task family gave a score outside [0, 1].
         """
         state = self._require_state()
         answer = frozen_json(answer)
-        score = float(state.call_log.run("grade", answer, lambda: self.tasks.grade(state.task, answer), "grade"))
-        if not 0.0 <= score <= 1.0:
-            raise ScheduleError(f"task {state.task.task_id!r}: {self.tasks.name!r} graded {score!r}; expected 0 to 1")
-        return score
+        key = digest(answer)
+        if key not in state.scores:
+            score = float(state.call_log.run("grade", answer, lambda: self.tasks.grade(state.task, answer), "grade"))
+            if not 0.0 <= score <= 1.0:
+                raise ScheduleError(
+                    f"task {state.task.task_id!r}: {self.tasks.name!r} graded {score!r}; expected 0 to 1"
+                )
+            state.scores[key] = score
+        return state.scores[key]
 
     def call_tool(self, name: str, function: Callable[..., Any], /, **arguments: Any) -> Any:
         """Run a tool inside the schedule and record arguments and result on the event; on replay return the record.
@@ -206,13 +235,31 @@ class SetEnv:
 
         Raises:
             RecordError: an argument or the result is not made of JSON values.
+            BudgetExhaustedError: the episode has made all tool calls of its budget; the tool is not called.
         """
-        return self._require_state().call_log.run(name, frozen_json(arguments), lambda: function(**arguments), "tool")
+        self.require_tool_calls(1)
+        state = self._require_state()
+        result = state.call_log.run(name, frozen_json(arguments), lambda: function(**arguments), "tool")
+        state.used = state.used.plus(Usage(tool_calls=1))
+        return result
+
+    def require_tool_calls(self, number: int) -> None:
+        """Check that the budget has room for so many tool calls, for calls that are made together or not at all.
+
+        Raises:
+            BudgetExhaustedError: it has not.
+        """
+        self.remaining_budget.require(tool_calls=number)
 
     def begin_turn(self) -> int:
-        """Start the next turn (one routing decision and what follows) and return its index."""
+        """Start the next turn (one routing decision and what follows) and return its index.
+
+        Raises:
+            BudgetExhaustedError: the budget allows no further turn.
+        """
         state = self._require_state()
         if state.events or state.pending:
+            self.remaining_budget.require(turns=1)
             state.turn += 1
         return state.turn
 
@@ -220,6 +267,12 @@ class SetEnv:
     def turn(self) -> int:
         """Index of the current turn, from 0."""
         return self._require_state().turn
+
+    @property
+    def remaining_budget(self) -> Budget:
+        """What the episode may still spend; its ``turns`` are those that may still begin after the current one."""
+        state = self._require_state()
+        return self.budget.minus(dataclasses.replace(state.used, turns=state.turn + 1))
 
     @property
     def rng(self) -> np.random.Generator:
@@ -261,6 +314,7 @@ class SetEnv:
                 episode; unknown keys are refused.
 
         Raises:
+            ConfigError: the budget has no room for the first active set.
             EnvMisuseError: an unknown option, or an index the task family does not have.
             SurroundingsError: a tool the schedule calls before its first ask failed.
         """
@@ -296,6 +350,8 @@ class SetEnv:
             EnvMisuseError: nothing is pending.
             StaleEventError: an output answers another event.
             MemberMismatchError: a member is missing, unknown or answered twice.
+            TokenCountError: there is a budget of team tokens, and an output does not say how many it has.
+            BudgetOverrunError: there is one, and an output has more tokens than its member was allowed.
             SurroundingsError: a tool or the grader failed.
 
         Whatever the schedule raises, the environment is afterwards back at the same pending event, so the same step may
@@ -305,6 +361,8 @@ class SetEnv:
         if state.pending is None or state.pending_ask is None:
             raise EnvMisuseError(f"episode {state.episode_id!r} is over; call reset() first")
         ordered = match_outputs(state.pending, outputs)
+        if self.budget.team_tokens is not None:
+            ordered = charged(state.pending, ordered, self.count_tokens)
         return self._consume(state.pending, state.pending_ask, ordered)
 
     @property
@@ -415,11 +473,14 @@ class SetEnv:
             state.running = running
             if recorded is not None:
                 state.call_log.start_replay(recorded)
-            ask = self._advance(None)
+            ask = self._next_with_room(None)
             if recorded is not None:
                 state.call_log.end_replay()
             if not isinstance(ask, Ask):
-                raise ScheduleError(f"{self._name}: the schedule returned before its first ask; yield at least one")
+                raise self._without_events()
+        except BudgetExhaustedError as refusal:
+            self.close()
+            raise self._without_events() from refusal
         except BaseException:
             self.close()
             raise
@@ -427,24 +488,59 @@ class SetEnv:
         state.state_id = initial_state_id(self._name, state.task_record, state.seed, state.setup_calls)
         return self._announce(ask)
 
-    def _advance(self, replies: list[Reply] | None) -> Ask | Outcome:
-        """Run the schedule to its next ask or its outcome."""
-        state = self._require_state()
-        assert state.running is not None
+    def _without_events(self) -> ConfigError | ScheduleError:
+        """The error of an episode that is over before anybody was asked."""
+        if limits := self.budget.limits:
+            return ConfigError(f"{self._name}: a budget of {limits} has no room for the first active set; raise it")
+        return ScheduleError(f"{self._name}: the schedule returned before its first ask; yield at least one")
+
+    def _advance(self, replies: list[Reply]) -> Ask | Outcome:
+        """Run the schedule to its next ask or its outcome; where the budget ends it, that is a truncation."""
         try:
-            asked = state.running.send(replies) if replies is not None else next(state.running)
+            return self._next_with_room(replies)
+        except BudgetExhaustedError as refusal:
+            return self.truncate(stopped_by=refusal.stopped_by)
+
+    def _next_with_room(self, replies: list[Reply] | None) -> Ask | Outcome:
+        """Run the schedule on; an ask that the budget has no room for is refused where it was made, once.
+
+        Raises:
+            BudgetExhaustedError: the schedule does not catch the refusal, or asks again for more than there is.
+        """
+        running = self._require_state().running
+        assert running is not None
+        asked = self._run(lambda: running.send(replies))  # type: ignore[arg-type]  # None starts it
+        try:
+            self._require_room(asked)
+        except BudgetExhaustedError as refusal:
+            error = refusal
+        else:
+            return asked
+        asked = self._run(lambda: running.throw(error))
+        self._require_room(asked)
+        return asked
+
+    def _run(self, resume: Callable[[], Ask]) -> Ask | Outcome:
+        """Resume the schedule and return what it asks, or the outcome it returns."""
+        try:
+            asked = resume()
         except StopIteration as stop:
-            asked = stop.value
-            if not isinstance(asked, Outcome):
+            outcome = stop.value
+            if not isinstance(outcome, Outcome):
                 raise ScheduleError(
-                    f"{self._name}: the schedule returned {asked!r}; return self.outcome(reply) or self.truncate()"
+                    f"{self._name}: the schedule returned {outcome!r}; return self.outcome(reply) or self.truncate()"
                 ) from None
-            if not math.isfinite(asked.reward):
-                raise ScheduleError(f"{self._name}: the team reward is {asked.reward!r}; it must be finite") from None
-            return Outcome(float(asked.reward), checked_info(asked.info), asked.is_truncated)
+            if not math.isfinite(outcome.reward):
+                raise ScheduleError(f"{self._name}: the team reward is {outcome.reward!r}; it must be finite") from None
+            return Outcome(float(outcome.reward), checked_info(outcome.info), outcome.is_truncated)
         if not isinstance(asked, Ask):
             raise ScheduleError(f"{self._name}: the schedule yielded {asked!r}; yield self.ask(...)")
         return asked
+
+    def _require_room(self, asked: Ask | Outcome) -> None:
+        """Check that the budget has a call and at least one token for each member of a set."""
+        if isinstance(asked, Ask):
+            self.remaining_budget.require(calls=len(asked.seats), team_tokens=len(asked.seats))
 
     def _announce(self, ask: Ask) -> ActiveSet:
         state = self._require_state()
@@ -457,7 +553,7 @@ class SetEnv:
             event_type=ask.event_type,
             turn=state.turn,
             state_label=ask.state_label or (f"after {state.events[-1].event_type}" if state.events else "task only"),
-            members=seat_members(ask),
+            members=seat_members(ask, self.remaining_budget.share(len(ask.seats))),
         )
         return state.pending
 
@@ -469,6 +565,8 @@ class SetEnv:
             for role, member, output in zip(roles, active.members, ordered, strict=True)
         ]
         penalties = (role.invalid_penalty for role, reply in zip(roles, replies, strict=True) if not reply.is_valid)
+        num_tokens = sum(sum(output.token_mask) for output in ordered)
+        state.used = state.used.plus(Usage(team_tokens=num_tokens, calls=len(ordered)))
         try:
             following = self._advance(replies)
         except BaseException:

@@ -32,6 +32,36 @@ class MemberMismatchError(SrpoError, ValueError):
     """The outputs do not match the announced members: one is missing, unknown or given twice."""
 
 
+class TokenCountError(EnvMisuseError):
+    """An output does not say how many tokens it has, and the environment's budget limits tokens."""
+
+
+class BudgetOverrunError(SrpoError, ValueError):
+    """An output has more tokens than its member's share of the budget; it is refused, and the event stays pending."""
+
+
+class BudgetExhaustedError(SrpoError, RuntimeError):
+    """The budget has no room for what a schedule asks for; raised inside the schedule, which may end otherwise.
+
+    Args:
+        limit: Name of the limit, such as ``team_tokens``.
+        detail: What was needed and what was left.
+    """
+
+    def __init__(self, limit: str, detail: str) -> None:
+        super().__init__(limit, detail)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        """Return the limit and what was missing."""
+        return f"budget of {self.args[0]} is used up: {self.args[1]}"
+
+    @property
+    def stopped_by(self) -> str:
+        """What ``info["stopped_by"]`` says of an episode that ends for it: ``budget.team_tokens``, for instance."""
+        return f"budget.{self.limit}"
+
+
 class ScheduleError(SrpoError, TypeError):
     """A workflow's schedule yielded or returned something that is not an ask or an outcome."""
 
@@ -107,6 +137,10 @@ class RequestRejectedError(RetrieverError, ValueError):
 
 class GraderUnavailableError(SurroundingsError):
     """The grading worker pool cannot be started or kept alive."""
+
+
+class SandboxError(SurroundingsError):
+    """Programs cannot be run safely: namespaces are denied, a tool is missing, or a box broke; no program did wrong."""
 
 
 class NoEpisodeError(SurroundingsError):

@@ -15,6 +15,9 @@ from typing import Any
 STOP = "STOP"
 """The parsed value of a router's decision to end the collection of evidence."""
 
+CORRECT, INCORRECT = "Correct", "Incorrect"
+"""The parsed values of an evaluator's verdict."""
+
 MAX_QUERY_CHARS = 2000
 """Longest search query in characters. Search servers refuse long ones, and that would be held against the server."""
 
@@ -23,6 +26,8 @@ _FBOX_COMMAND = re.compile(r"\\fbox(?![A-Za-z])")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)|\\[A-Za-z]+|[^\W\d_](?![^\W\d_])")
 _ROUTE_INDEX = re.compile(r"[0-9]{1,9}")
+_SUBTASK = re.compile(r"^[ \t#*]*SUBTASK[ \t]*([0-9]{1,9})[ \t]*:[ \t*]*", re.MULTILINE | re.IGNORECASE)
+"""The head of a subtask, at the start of a line and maybe set in bold."""
 _CONTROL_SPACE = re.compile(r"(?<!\\)(?:\\\\)*\\\s+\Z")
 """The LaTeX space at the end of a box, whose blank must not be stripped from its backslash."""
 _INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
@@ -105,6 +110,42 @@ def parse_boxed_answer(text: str) -> Parsed | Malformed:
     return Malformed("empty or unclosed box" if has_box else "no boxed answer")
 
 
+def parse_boxed_verdict(text: str) -> Parsed | Malformed:
+    r"""Read an evaluator's response: the last box holds ``Correct`` or ``Incorrect``, in any case.
+
+    Args:
+        text: the whole response.
+
+    Returns:
+        `Parsed(CORRECT)` or `Parsed(INCORRECT)`, or why there is neither. Words outside a box decide nothing, nor does
+        an earlier box: an evaluator that goes on to an answer of its own has given no verdict.
+    """
+    content = parse_boxed_answer(text)
+    if isinstance(content, Malformed):
+        return content
+    verdict = {word.lower(): word for word in (CORRECT, INCORRECT)}.get(content.value.lower())
+    return Malformed("unknown verdict") if verdict is None else Parsed(verdict)
+
+
+def parse_selection(text: str, *, num_drafts: int) -> Parsed | Malformed:
+    r"""Read the response of an aggregator that selects: the last box holds the number of a draft.
+
+    Args:
+        text: the whole response.
+        num_drafts: drafts there are, numbered from 1.
+
+    Returns:
+        `Parsed(number)`, or why there is none; a number that no draft has is none.
+    """
+    content = parse_boxed_answer(text)
+    if isinstance(content, Malformed):
+        return content
+    if not _ROUTE_INDEX.fullmatch(content.value):
+        return Malformed("not a number")
+    number = int(content.value)
+    return Parsed(number) if 1 <= number <= num_drafts else Malformed("no draft of that number")
+
+
 def _after_thinking(text: str) -> str | None:
     """Return what follows the last `</think>`; None when a `<think>` is still open there."""
     visible = text[end + len("</think>") :] if (end := text.rfind("</think>")) >= 0 else text
@@ -149,6 +190,48 @@ def _group_end(text: str, start: int) -> int | None:
             if depth == 0:
                 return match.start()
     return None
+
+
+# --- free text ----------------------------------------------------------------------------------------------------
+
+
+def parse_text(text: str) -> Parsed | Malformed:
+    """Read a response in free words: `Parsed(what follows the thinking)`, unless nothing does.
+
+    Args:
+        text: the whole response.
+    """
+    visible = _after_thinking(text)
+    if visible is None:
+        return Malformed("unfinished thinking")
+    stripped = visible.strip().strip(_INVISIBLE).strip()
+    return Parsed(stripped) if stripped else Malformed("empty response")
+
+
+def parse_subtasks(text: str, *, most: int) -> Parsed | Malformed:
+    """Read an orchestrator's response: lines ``SUBTASK 1: ...``, ``SUBTASK 2: ...``, each up to the next.
+
+    Args:
+        text: the whole response; what stands before the first subtask is not read.
+        most: most subtasks there may be.
+
+    Returns:
+        `Parsed(subtasks)`, a tuple of texts, or why there is none. A plan is malformed as a whole: too many subtasks,
+        an empty one, or numbers that do not count 1, 2, 3.
+    """
+    visible = _after_thinking(text)
+    if visible is None:
+        return Malformed("unfinished thinking")
+    heads = list(_SUBTASK.finditer(visible))
+    if not heads:
+        return Malformed("no subtask")
+    if len(heads) > most:
+        return Malformed("too many subtasks")
+    if [int(head[1]) for head in heads] != list(range(1, len(heads) + 1)):
+        return Malformed("subtasks not numbered in order")
+    ends = [head.start() for head in heads[1:]] + [len(visible)]
+    subtasks = [visible[head.end() : end].strip() for head, end in zip(heads, ends, strict=True)]
+    return Parsed(tuple(subtasks)) if all(subtasks) else Malformed("empty subtask")
 
 
 # --- tags ---------------------------------------------------------------------------------------------------------

@@ -43,10 +43,18 @@ def default_policy(member: Member, rng: np.random.Generator) -> str:
     if kind < 0.6:
         verdict = "approve" if rng.random() < 0.5 else "reject"
         route = ("1", "1,2", "STOP")[rng.integers(3)]
-        return f"\\boxed{{{rng.integers(10)}}} <verify>{verdict}</verify> <route>{route}</route>"
+        box = ("Correct", "Incorrect", *range(8))[rng.integers(10)]
+        plan = "SUBTASK 1: this\nSUBTASK 2: that"
+        return f"{plan}\n\\boxed{{{box}}} <verify>{verdict}</verify> <route>{route}</route>"
     if kind < 0.8:
         return HOSTILE_TEXTS[rng.integers(len(HOSTILE_TEXTS))]
     return FreeText(rng).sample()
+
+
+def counting(env: SetEnv) -> SetEnv:
+    """Return an environment that takes every text for one token where nobody counts, so that budgets can be tried."""
+    env.count_tokens = env.count_tokens or (lambda text: 1)
+    return env
 
 
 @dataclass(frozen=True, slots=True)

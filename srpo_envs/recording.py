@@ -99,15 +99,15 @@ class CallLog:
 # --- members ------------------------------------------------------------------------------------------------------
 
 
-def seat_members(ask: Ask) -> tuple[Member, ...]:
-    """Return the members of an ask, indexed in its order."""
+def seat_members(ask: Ask, share: int | None = None) -> tuple[Member, ...]:
+    """Return the members of an ask, indexed in its order, each with at most `share` tokens to sample."""
     return tuple(
         Member(
             index=index,
             agent=f"{role.name}_{seat}",
             role=role.name,
             prompt=prompt,
-            max_new_tokens=role.max_new_tokens,
+            max_new_tokens=role.max_new_tokens if share is None else min(role.max_new_tokens, share),
             stop=role.stop,
         )
         for index, (role, seat, prompt) in enumerate(ask.seats)

@@ -305,6 +305,11 @@ class Episode:
         return sum(event.cardinality for event in self.events)
 
     @property
+    def num_turns(self) -> int:
+        """Turns that led to an event."""
+        return 1 + max((event.turn for event in self.events), default=-1)
+
+    @property
     def num_tool_calls(self) -> int:
         """C_tool of eq. 8: tool calls, grading not counted."""
         calls = [*self.setup_tool_calls, *(call for event in self.events for call in event.tool_calls)]

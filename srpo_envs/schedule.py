@@ -51,15 +51,31 @@ class Role:
             raise ValueError(f"role {self.name!r}: expected invalid_penalty >= 0, got {self.invalid_penalty}")
 
     @classmethod
-    def of(cls, tasks: TaskFamily, name: str, parse: Callable[[str], Parsed | Malformed], seats: int = 1) -> Role:
-        """Return a role with the words and limits that a task family has for it."""
+    def of(
+        cls,
+        tasks: TaskFamily,
+        name: str,
+        parse: Callable[[str], Parsed | Malformed],
+        seats: int = 1,
+        job: str = "",
+    ) -> Role:
+        """Return a role with the words and limits that a task family has for it.
+
+        Args:
+            tasks: The task family.
+            name: Name of the role.
+            parse: Reader of a response.
+            seats: How many agents have the role.
+            job: Under which name the family has the words, where it is not the role's own.
+        """
+        job = job or name
         return cls(
             name,
-            prompt=tasks.prompt(name),
+            prompt=tasks.prompt(job),
             parse=parse,
             seats=seats,
-            max_new_tokens=tasks.max_new_tokens(name),
-            stop=tasks.stop(name),
+            max_new_tokens=tasks.max_new_tokens(job),
+            stop=tasks.stop(job),
         )
 
 
@@ -95,7 +111,7 @@ class Ask:
     state_label: str
 
     def __add__(self, other: Ask) -> Ask:
-        """Join two asks into one set, for a transition that consumes outputs of several roles together.
+        """Join two asks into one set, for a transition that consumes outputs of several roles, or prompts, together.
 
         Raises:
             ScheduleError: an agent would sit in the set twice.
@@ -105,7 +121,9 @@ class Ask:
             if (role.name, seat) in taken:
                 raise ScheduleError(f"agent {role.name}_{seat} would sit in one set twice; ask another seat")
         label = self.state_label or other.state_label
-        return Ask(f"{self.event_type}+{other.event_type}", self.seats + other.seats, label)
+        same = self.event_type == other.event_type
+        event_type = self.event_type if same else f"{self.event_type}+{other.event_type}"
+        return Ask(event_type, self.seats + other.seats, label)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,8 @@ class MemberRow:
     """Log-probability of each response token under the reference policy, where a divergence penalty needs it."""
     engine_logprobs: Sequence[float] | None = None
     """Log-probability of each response token as the engine gave it, kept once ``old_logprobs`` are the trainer's."""
+    role: str = ""
+    """The job, for measurements by role; empty where nobody asks."""
 
     def __post_init__(self) -> None:
         """Check that the lists that run along the tokens have one length."""
@@ -88,6 +90,10 @@ class EventBatch:
     """[E] one advantage per event."""
     advantage_M: Tensor | None = None
     """[M] advantages per row, for objectives whose unit is smaller than the set."""
+    value_E: Tensor | None = None
+    """[E] a critic's value of each event's pre-action state, where the advantages are a critic's."""
+    value_target_E: Tensor | None = None
+    """[E] what it should have said."""
     event_ids: Sequence[str] | None = None
     """E names for errors and reports."""
 
@@ -96,6 +102,8 @@ class EventBatch:
         num_events, num_rows = self.num_events, len(self.rows)
         lengths = [
             ("advantage_E", self.advantage_E, num_events),
+            ("value_E", self.value_E, num_events),
+            ("value_target_E", self.value_target_E, num_events),
             ("event_ids", self.event_ids, num_events),
             ("advantage_M", self.advantage_M, num_rows),
         ]
@@ -121,11 +129,12 @@ class EventBatch:
         position = {event: index for index, event in enumerate(events)}
         kept = [index for index, row in enumerate(self.rows) if row.event_index in position]
         rows = [replace(self.rows[i], event_index=position[self.rows[i].event_index]) for i in kept]
+        columns = {name: getattr(self, name) for name in ("advantage_E", "value_E", "value_target_E")}
         return EventBatch(
             rows=rows,
             cardinality_E=self.cardinality_E[list(events)],
-            advantage_E=None if self.advantage_E is None else self.advantage_E[list(events)],
             advantage_M=None if self.advantage_M is None else self.advantage_M[kept],
+            **{name: None if column is None else column[list(events)] for name, column in columns.items()},
             event_ids=None if self.event_ids is None else [self.event_ids[event] for event in events],
         )
 

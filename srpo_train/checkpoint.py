@@ -76,13 +76,16 @@ class CheckpointStore:
         if not is_read_only:
             self._remove_leftovers()
 
-    def save(self, step: int, writer: Callable[[Path], None], state: Mapping[str, Any]) -> Checkpoint:
+    def save(
+        self, step: int, writer: Callable[[Path], None], state: Mapping[str, Any], *, best: int | None = None
+    ) -> Checkpoint:
         """Add a checkpoint and prune the oldest beyond `keep_last`.
 
         Args:
             step: Training steps taken, at least 0.
             writer: Writes weights and whatever else into the directory it is given.
             state: Tensors, numbers, texts, lists and dicts of them: optimizer, random states, data position.
+            best: A step that was good; the newest checkpoint at or before it is kept as well.
 
         Raises:
             CheckpointError: the step is already there, or the state holds something that could not be loaded safely.
@@ -102,7 +105,7 @@ class CheckpointStore:
             self._discard(target)
         partial.rename(target)
         _sync_directory(self.directory)
-        self._prune()
+        self._prune(None if best is None else self.not_after(best))
         return Checkpoint(step, target)
 
     def latest(self) -> Checkpoint | None:
@@ -139,6 +142,13 @@ class CheckpointStore:
             raise CheckpointError(f"{found[step].path}: damaged ({damage})")
         return found[step]
 
+    def not_after(self, step: int) -> Checkpoint | None:
+        """Return the newest complete checkpoint at or before a step; None when there is none."""
+        for checkpoint in sorted(self._found(), reverse=True):
+            if checkpoint.step <= step and _damage(checkpoint.path) is None:
+                return checkpoint
+        return None
+
     def load_state(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Return the state a checkpoint was saved with, tensors on the CPU.
 
@@ -160,13 +170,13 @@ class CheckpointStore:
         entries = [(_COMPLETE.match(path.name), path) for path in self.directory.iterdir() if path.is_dir()]
         return [Checkpoint(int(match[1]), path) for match, path in entries if match]
 
-    def _prune(self) -> None:
-        """Remove all but the newest; damaged ones do not count as kept, and go."""
+    def _prune(self, good: Checkpoint | None) -> None:
+        """Remove all but the newest and the good one; damaged ones do not count as kept, and go."""
         kept = 0
         for checkpoint in sorted(self._found(), reverse=True):
             if kept < self._keep_last and _damage(checkpoint.path, read_contents=False) is None:
                 kept += 1
-            else:
+            elif checkpoint != good:
                 self._discard(checkpoint.path)
 
     def _discard(self, path: Path) -> None:

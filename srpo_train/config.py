@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -36,7 +34,9 @@ from pydantic import (
 )
 
 from srpo_envs.errors import ConfigError, near_miss
+from srpo_train.alarms.settings import AlarmsConfig
 from srpo_train.roles import ANY_ROLE, policy_id_of
+from srpo_train.section import Section
 
 if TYPE_CHECKING:
     from srpo_train.objective.spec import Objective
@@ -54,18 +54,12 @@ _Probability = Annotated[float, Field(gt=0, le=1)]
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Section(BaseModel):
-    """Shared rules: frozen, no unknown key, no silent conversion between types."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
-
-
 class EnvConfig(Section):
     """The world that is trained on."""
 
     id: str
     """Registered environment id, as `srpo envs` lists them."""
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of that environment, as `srpo envs ID` lists them."""
 
 
@@ -80,7 +74,7 @@ class EvalConfig(Section):
     """Tasks per evaluation, the first ones of the held-out split."""
     samples_per_task: PositiveInt = 1
     """Episodes per task; k of Avg@k and Pass@k."""
-    kwargs: dict[str, Any] = {"split": "test"}
+    kwargs: dict[str, Any] = Field(default_factory=lambda: {"split": "test"})
     """Arguments that replace those of `env.kwargs` in the evaluation environment."""
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature of evaluation; 0 takes the most likely token."""
@@ -117,7 +111,7 @@ class AdapterConfig(Section):
 
 
 class PolicyOptimConfig(Section):
-    """What differs from `[optim]` for this policy. How a batch is cut is the same for all: events join policies."""
+    """What differs from `[optim]` for this policy, or for the critic. How a batch is cut is the same for all."""
 
     lr: PositiveFloat | None = None
     """Peak learning rate."""
@@ -171,7 +165,7 @@ class PolicyConfig(Section):
     """`cpu`, `cuda`, `cuda:1`, or `auto` for a GPU where there is one."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the tokenizer's chat template, such as `enable_thinking = false`."""
     adapter: AdapterConfig | None = None
     """A LoRA adapter over the model; without this table the model itself is trained."""
@@ -336,7 +330,7 @@ class ObjectiveConfig(Section):
     """The objective: a preset, and the choices that differ from it. A key left out keeps the preset's value."""
 
     preset: str = "srpo"
-    """Named objective, one of `srpo_train.objective.PRESETS`; `ppo` needs a critic and a loop of your own."""
+    """Named objective, as `srpo presets` lists them; `ppo` trains a critic beside the policies."""
     estimator: str | None = None
     """Advantage estimator."""
     group_key: Annotated[tuple[str, ...], Strict(False)] | None = None
@@ -349,10 +343,16 @@ class ObjectiveConfig(Section):
     """A comparison group of one: `zero` advantage or `raw` return."""
     non_finite: str | None = None
     """A return that is not finite: `raise`, or `exclude` it from its group."""
+    weighting: str | None = None
+    """What counts once in a group's mean and deviation (`row_relative` only): a `row`, or a `trajectory`."""
     gamma: float | None = None
-    """Discount per event (`gae` only)."""
+    """Discount per event (`gae`, and the steps of `gigpo`)."""
     gae_lambda: float | None = None
     """Trace decay per event (`gae` only)."""
+    step_weight: float | None = None
+    """Weight of the comparison at equal states beside that of whole episodes (`gigpo` only)."""
+    whiten: bool | None = None
+    """Shift and scale the advantages of a batch to mean 0 and standard deviation 1."""
     unit: str | None = None
     """What carries one ratio and one clip: `set`, `sequence` or `token`."""
     scaling: str | None = None
@@ -369,6 +369,8 @@ class ObjectiveConfig(Section):
     """Upper bound of the ratio where the advantage is negative; `inf` turns off a preset's bound."""
     reduction: str | None = None
     """What counts once in the mean: `event` (eq. 7), `row` or `token`."""
+    drop_uniform: bool | None = None
+    """Leave out the events of a question whose advantages are all 0, so that they do not count in the mean."""
     kl_coef: float | None = None
     """Weight of the penalty on the divergence from the reference policy."""
     kl_estimator: str | None = None
@@ -379,6 +381,9 @@ class ObjectiveConfig(Section):
     """Weigh each token by trainer over engine probability, of the `token`, `member` or `event`; `none` is off."""
     correction_cap: float | None = None
     """Largest weight of the correction, at least 1; `inf` truncates nothing."""
+    role_weights: str | None = None
+    """Weights on the gradient of each role: `none`, `multiplicity` (one over its members in the event) or `balanced`
+    (every role of a policy has the same mass)."""
 
     def overrides(self) -> dict[str, Any]:
         """Return the fields that differ from the preset."""
@@ -428,6 +433,26 @@ class OptimConfig(Section):
     """Consecutive optimiser steps with a loss or gradient that is not finite that are skipped before the run fails."""
 
 
+class CriticConfig(Section):
+    """The critic of presets that need one (`ppo`); it values the state before each event, for the whole team. May be
+    left out: then it starts from the first trained policy's model, with that policy's settings.
+    """
+
+    model: str | None = None
+    """Directory or hub id of a transformers causal model with the policies' tokenizer; a head that gives one number, at
+    first 0, takes the place of its own. All of it is trained."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Number format of weights and activations."""
+    device: str | None = None
+    """Where it is."""
+    gradient_checkpointing: bool | None = None
+    """Recompute activations in the backward pass."""
+    value_clip: PositiveFloat = 0.2
+    """A value that has moved by this much towards its target moves no further in a step; `inf` for no such clip."""
+    optim: PolicyOptimConfig = PolicyOptimConfig()
+    """What differs from `[optim]`."""
+
+
 class TrainConfig(Section):
     """Length of the run and its checkpoints."""
 
@@ -440,6 +465,8 @@ class TrainConfig(Section):
     """Steps between checkpoints; the last step is always saved."""
     keep_last: PositiveInt = 2
     """Newest checkpoints that are kept."""
+    keep_best: bool = False
+    """Also keep the checkpoint at or before the best evaluation; always so where an alarm may roll back to it."""
     num_threads: NonNegativeInt = 0
     """Threads torch may use; 0 leaves its own choice. Tiny models are fastest, and exactly repeatable, with 1."""
 
@@ -455,6 +482,9 @@ class LogConfig(Section):
     """Project there."""
     save_events: Literal["all", "last", "none"] = "all"
     """Training events kept as JSON Lines in `events/`: of every step, of the newest only, or of none."""
+    role_gradients_every: NonNegativeInt = 10
+    """Steps between measurements of each role's share of the gradient, each an extra backward pass over one
+    mini-batch; 0 measures never."""
 
 
 class Recipe(Section):
@@ -469,14 +499,16 @@ class Recipe(Section):
     env: EnvConfig
     eval: EvalConfig = EvalConfig()
     policies: Annotated[dict[_Name, PolicyConfig], Field(min_length=1)]
-    roles: dict[str, str] = {}
+    roles: dict[str, str] = Field(default_factory=dict)
     """Role to policy id; `"*"` stands for every role without an entry. May be left out when there is one policy."""
     engine: EngineConfig = EngineConfig()
     sampling: SamplingConfig = SamplingConfig()
     rollout: RolloutConfig = RolloutConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     optim: OptimConfig = OptimConfig()
+    critic: CriticConfig | None = None
     train: TrainConfig = TrainConfig()
+    alarms: AlarmsConfig = AlarmsConfig()
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")
@@ -507,6 +539,8 @@ class Recipe(Section):
                 f"got {self.optim.num_minibatches}"
             )
         settings = {"optim": self.optim} | {f"policies.{name}.optim": self.optim_of(name) for name in self.policies}
+        if self.critic:
+            settings["critic.optim"] = self.optim.model_copy(update=self.critic.optim.model_dump(exclude_none=True))
         for name, optim in settings.items():
             if optim.warmup_steps > self.train.num_steps:
                 raise ValueError(
@@ -518,6 +552,12 @@ class Recipe(Section):
                     f'{name}.schedule: should be "constant" under train.token_budget, which does not say at which step '
                     f"the run ends, got {optim.schedule!r}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _alarms_can_act(self) -> Recipe:
+        if self.alarms.needs_good_checkpoint and not self.eval.every:
+            raise ValueError("alarms: an action 'rollback' needs evaluations to know what was good; set eval.every")
         return self
 
     @model_validator(mode="after")
@@ -570,20 +610,33 @@ class Recipe(Section):
         """Return the objective of events in which a policy acts."""
         return self.objective.model_copy(update=self.policies[policy_id].objective.model_dump(exclude_none=True))
 
-    def loop_objective(self) -> Objective:
+    def build_objective(self) -> Objective:
         """Return the objective of the run.
 
         Raises:
             UnknownIdError: no preset of that name.
-            ConfigError: a field has a value it cannot have, or the advantages need a critic.
+            ConfigError: a field has a value it cannot have, or there is a critic that nothing would read.
         """
         objective = self.objective.build()
-        if objective.advantage.estimator == "gae":
+        if self.critic and not objective.advantage.needs_critic:
             raise ConfigError(
-                f"objective.preset = {self.objective.preset!r}: its advantages need a critic, which this loop "
-                "does not train; use it in a loop of your own, or choose another preset"
+                f"critic: advantages of the estimator {objective.advantage.estimator!r} read no critic; leave [critic] "
+                'out, or set objective.preset = "ppo"'
             )
         return objective
+
+    @property
+    def critic_settings(self) -> CriticConfig:
+        """The critic, with the settings of the first trained policy where the recipe gives none of its own."""
+        own = self.critic or CriticConfig()
+        policy = next(policy for policy in self.policies.values() if policy.trainable)
+        missing = {name: getattr(policy, name) for name in _OF_THE_POLICY if getattr(own, name) is None}
+        return own.model_copy(update=missing)
+
+    @property
+    def critic_optim(self) -> OptimConfig:
+        """The optimiser settings of the critic."""
+        return self.optim.model_copy(update=self.critic_settings.optim.model_dump(exclude_none=True))
 
     def policy_specs(self, checkpoint: Path | None = None) -> dict[str, dict[str, Any]]:
         """Return the arguments of `Policy.load` by policy id, with the weights of a checkpoint where one is given."""
@@ -638,6 +691,8 @@ class Recipe(Section):
 
 
 _ABSENT = object()
+_OF_THE_POLICY = ("model", "dtype", "device", "gradient_checkpointing")
+"""Settings of a critic that are those of the first trained policy unless it has its own."""
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -796,7 +851,7 @@ def _known_keys(kind: Any, location: tuple[str, ...]) -> list[str]:
 
 
 def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def _optional_section(annotation: Any) -> Any:

@@ -6,7 +6,7 @@ returns, so that nothing which is not trained on moves a baseline.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 from srpo_envs.errors import ConfigError
 from srpo_envs.records import Episode, Event, MemberRecord
 from srpo_train.batching import EventBatch, MemberRow, drop_overlong
-from srpo_train.objective.advantage import CreditTable, estimate_advantage
+from srpo_train.objective.advantage import estimate_advantage
+from srpo_train.objective.credit import CreditTable
 from srpo_train.objective.spec import Objective
 
 
@@ -30,32 +31,60 @@ class Experience:
     batch: EventBatch
     """The events with their advantages."""
     dropped: Mapping[str, int]
-    """Number of events left out, by reason: ``incomplete`` and ``overlong``."""
+    """Number of events left out, by reason: ``incomplete``, ``overlong`` and ``uniform``."""
 
 
-def build_experience(episodes: Sequence[Episode], objective: Objective, max_row_tokens: int) -> Experience:
+def build_experience(
+    episodes: Sequence[Episode],
+    objective: Objective,
+    max_row_tokens: int,
+    values: Callable[[EventBatch], Tensor] | None = None,
+) -> Experience:
     """Turn finished episodes into an event batch with advantages.
 
     Args:
         episodes: Finished episodes; their events carry team returns.
         objective: Names the advantage estimator and its group key.
         max_row_tokens: An event with a longer row (prompt and response) is left out whole.
+        values: A critic: the [E] values of a batch's pre-action states. Needed by estimators that read them.
 
     Raises:
-        ConfigError: a policy answered whose engine shows no tokens.
+        ConfigError: a policy answered whose engine shows no tokens, or the advantages need a critic and there is none.
     """
     pairs = [(episode, step) for episode in episodes for step in range(len(episode.events))]
     complete = [(episode, step) for episode, step in pairs if _is_trainable(episode.events[step])]
-    dropped = {"incomplete": len(pairs) - len(complete)}
-    batch = _event_batch([episode.events[step] for episode, step in complete])
-    table = _credit_table(complete)
-    kept, report = drop_overlong(batch, max_row_tokens)
-    dropped["overlong"] = len(report.dropped)
-    advantage = estimate_advantage(table.select(torch.tensor(report.kept, dtype=torch.int64)), objective.advantage)
-    event_of_row_M = kept.event_of_row_M
-    advantage_E = advantage.on_events(event_of_row_M, kept.num_events)
-    kept = replace(kept, advantage_E=advantage_E, advantage_M=advantage.on_rows(event_of_row_M))
+    batch, report = drop_overlong(_event_batch([episode.events[step] for episode, step in complete]), max_row_tokens)
+    table = _credit_table(complete).select(torch.tensor(report.kept, dtype=torch.int64))
+    value_E = values(batch) if values and batch.num_events else None
+    batch = _with_advantages(batch, replace(table, value_E=value_E), objective)
+    kept = _without_uniform_groups(batch, table.group_E) if objective.drop_uniform else batch
+    dropped = {
+        "incomplete": len(pairs) - len(complete),
+        "overlong": len(report.dropped),
+        "uniform": batch.num_events - kept.num_events,
+    }
     return Experience(batch=kept, dropped=dropped)
+
+
+def _with_advantages(batch: EventBatch, table: CreditTable, objective: Objective) -> EventBatch:
+    if not batch.num_events:
+        return replace(batch, advantage_E=torch.zeros(0), advantage_M=torch.zeros(0))
+    advantage, event_of_row_M = estimate_advantage(table, objective.advantage), batch.event_of_row_M
+    return replace(
+        batch,
+        advantage_E=advantage.on_events(event_of_row_M, batch.num_events),
+        advantage_M=advantage.on_rows(event_of_row_M),
+        value_E=table.value_E,
+        value_target_E=advantage.value_target_E,
+    )
+
+
+def _without_uniform_groups(batch: EventBatch, group_E: Tensor) -> EventBatch:
+    """Leave out the events of rollout groups without a single advantage that is not 0 (DAPO)."""
+    assert batch.advantage_M is not None
+    informative_G = group_E[batch.event_of_row_M[batch.advantage_M != 0]].unique()
+    kept = torch.isin(group_E, informative_G).nonzero().squeeze(1).tolist()
+    return batch.select(kept) if len(kept) < batch.num_events else batch
 
 
 def _is_trainable(event: Event) -> bool:
@@ -92,6 +121,7 @@ def _row(event_index: int, member: MemberRecord) -> MemberRow:
         token_ids=member.token_ids,
         old_logprobs=member.behavior_logprobs,
         token_mask=tuple(bool(flag) for flag in member.token_mask),
+        role=member.role,
     )
 
 
@@ -110,7 +140,7 @@ def _credit_table(pairs: Sequence[tuple[Episode, int]]) -> CreditTable:
         cardinality_E=torch.tensor([event.cardinality for event in events], dtype=torch.int64),
         agent_M=_codes(member.agent for _, member in members),
         return_M=torch.tensor([_row_score(*pairs[index], member) for index, member in members], dtype=torch.float64),
-        reward_E=torch.tensor([event.reward for event in events], dtype=torch.float64),
+        state_E=_codes(event.state_id for event in events),
     )
 
 

@@ -8,28 +8,28 @@ none: its members count in ratios and means, and nothing flows into it.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from srpo_envs.errors import NonFiniteError
 from srpo_train.batching import EventBatch, event_minibatches
 from srpo_train.config import OptimConfig
+from srpo_train.diagnostics.gradients import measure_role_gradients
+from srpo_train.diagnostics.roles import describe_batch
 from srpo_train.objective import Clip, LossTensors, Objective, engine_mismatch
-from srpo_train.optimizer import PolicyOptimizer
+from srpo_train.optimizer import PolicyOptimizer, StepGuard, schedule_factor
 from srpo_train.policies.logprobs import ModelScorer
 from srpo_train.policies.policy import Policy
+from srpo_train.role_weights import weigh_roles
 from srpo_train.set_gradient import (
     SetGradient,
     accumulate_set_gradient,
     event_clips,
+    loss_coefficients,
     loss_tensors,
     with_logprobs,
 )
-
-logger = logging.getLogger(__name__)
 
 _GAP_SAMPLE = 8  # events
 
@@ -87,10 +87,10 @@ class Learner:
             for policy_id, policy in policies.items()
             if policy.is_trainable
         }
-        self._num_nonfinite = 0
-        self._num_nonfinite_in_a_row = 0
+        self._guard = StepGuard("policies", config.max_nonfinite_steps)
+        self._rate_factor = 1.0
 
-    def update(self, batch: EventBatch, *, step: int, seed: int) -> dict[str, float]:
+    def update(self, batch: EventBatch, *, step: int, seed: int, with_role_gradients: bool = False) -> dict[str, float]:
         """Train on a batch of complete events and return ``train/...`` metrics.
 
         Args:
@@ -98,6 +98,7 @@ class Learner:
                 and, with a ``correction``, weighing each token by the difference.
             step: Training step, from 0, for the learning rate.
             seed: Fixes how events are dealt into mini-batches.
+            with_role_gradients: Also measure, on the first mini-batch, which role the gradient comes from.
 
         Raises:
             NonFiniteError: more optimiser steps in a row were not finite than the recipe allows.
@@ -106,31 +107,45 @@ class Learner:
             policy_id: self._learning_rate(self._settings[policy_id].optim, step) for policy_id in self._optimizers
         }
         metrics = {"train/lr": self._learning_rate(self._config, step)} | _token_metrics(batch)
+        metrics |= {f"train/{name}": value for name, value in describe_batch(batch).items()}
         if len(set(rates.values())) > 1:
             metrics |= {f"train/lr/{policy_id}": rate for policy_id, rate in rates.items()}
         minibatches, watched = self._minibatches(batch, seed)
         mismatch = engine_mismatch(self._objective, [self._tensors(part) for part in watched])
         metrics |= {f"train/{name}": value for name, value in mismatch.items()}
-        num_nonfinite = self._num_nonfinite
-        reports = [self._minibatch(part, rates, is_first=index == 0) for index, part in enumerate(minibatches)]
-        metrics["train/num_nonfinite_steps"] = float(self._num_nonfinite - num_nonfinite)
+        num_skipped = self._guard.num_skipped
+        try:
+            if with_role_gradients:
+                metrics |= {f"train/{name}": value for name, value in self._role_gradients(minibatches[0]).items()}
+            reports = [self._minibatch(part, rates, is_first=index == 0) for index, part in enumerate(minibatches)]
+        finally:
+            self._forget_gradients()  # as large as the weights in float32; a rollout has a use for that memory
+        metrics["train/num_nonfinite_steps"] = float(self._guard.num_skipped - num_skipped)
         metrics["train/num_updates"] = len(reports) - metrics["train/num_nonfinite_steps"]
         return metrics | _merge(reports, self._config.num_epochs)
+
+    def lower_rates(self, factor: float) -> None:
+        """Multiply every learning rate from now on."""
+        self._rate_factor *= factor
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimiser states and counters, loadable with ``weights_only``."""
         return {
             "optimizers": {policy_id: optimizer.state_dict() for policy_id, optimizer in self._optimizers.items()},
-            "num_nonfinite": self._num_nonfinite,
-            "num_nonfinite_in_a_row": self._num_nonfinite_in_a_row,
+            "guard": self._guard.state_dict(),
+            "rate_factor": self._rate_factor,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
+        self.load_optimizers(state)
+        self._guard.load_state_dict(state["guard"])
+        self._rate_factor = state["rate_factor"]
+
+    def load_optimizers(self, state: Mapping[str, Any]) -> None:
+        """Restore the optimisers alone: moments, and the weights behind half-precision parameters."""
         for policy_id, optimizer in self._optimizers.items():
             optimizer.load_state_dict(state["optimizers"][policy_id])
-        self._num_nonfinite = state["num_nonfinite"]
-        self._num_nonfinite_in_a_row = state["num_nonfinite_in_a_row"]
 
     def _minibatches(self, batch: EventBatch, seed: int) -> tuple[list[EventBatch], list[EventBatch]]:
         """Deal the mini-batches of all epochs, with log-probabilities as far as they are read.
@@ -164,10 +179,17 @@ class Learner:
             scored = with_logprobs(scored, self._references, max_tokens=max_tokens, name="reference_logprobs")
         return scored
 
+    def _role_gradients(self, first: EventBatch) -> dict[str, float]:
+        """Measure the first mini-batch before its update, where every ratio is 1."""
+        _, coefficients = loss_coefficients(self._objective, self._tensors(first))
+        coefficients = weigh_roles(self._objective.role_weights, first.rows, coefficients)
+        return measure_role_gradients(
+            first, coefficients, self._scorers, self._optimizers, max_tokens=self._config.micro_batch_tokens
+        )
+
     def _minibatch(self, batch: EventBatch, rates: Mapping[str, float], *, is_first: bool) -> dict[str, float]:
         """One optimiser step of every policy that has rows in the mini-batch."""
-        for optimizer in self._optimizers.values():
-            optimizer.zero_grad()
+        self._forget_gradients()
         gradient = accumulate_set_gradient(
             self._objective,
             batch,
@@ -188,39 +210,24 @@ class Learner:
 
     def _step(self, gradient: SetGradient, norms: Mapping[str, float], rates: Mapping[str, float]) -> None:
         """Step every policy that received a gradient, or none when anything is not finite."""
-        if not all(map(math.isfinite, [gradient.value, *norms.values()])):
-            self._num_nonfinite += 1
-            self._num_nonfinite_in_a_row += 1
-            logger.warning("optimiser step skipped: objective %g, gradient norms %s", gradient.value, dict(norms))
-            if self._num_nonfinite_in_a_row > self._config.max_nonfinite_steps:
-                raise NonFiniteError(
-                    f"{self._num_nonfinite_in_a_row} optimiser steps in a row were not finite (last objective "
-                    f"{gradient.value}); lower optim.lr, or resume from an earlier checkpoint"
-                )
-            return
-        self._num_nonfinite_in_a_row = 0
-        for policy_id, optimizer in self._optimizers.items():
-            # Parameters without a gradient are left alone, moments included: a policy without rows does not move.
-            optimizer.step(rates[policy_id])
+        measured = {"objective": gradient.value} | {f"gradient norm of {name}": norm for name, norm in norms.items()}
+        if self._guard.admits(measured):
+            for policy_id, optimizer in self._optimizers.items():
+                # Parameters without a gradient are left alone, moments included: a policy without rows does not move.
+                optimizer.step(rates[policy_id])
+
+    def _forget_gradients(self) -> None:
+        for optimizer in self._optimizers.values():
+            optimizer.zero_grad()
 
     def _learning_rate(self, config: OptimConfig, step: int) -> float:
-        return config.lr * schedule_factor(config, step, self._num_steps)
+        return config.lr * schedule_factor(config, step, self._num_steps) * self._rate_factor
 
     def _score_with(self, policies: Mapping[str, Policy], *, with_entropy: bool) -> dict[str, ModelScorer]:
         return {
             policy_id: policy.scorer(temperature=self._settings[policy_id].temperature, with_entropy=with_entropy)
             for policy_id, policy in policies.items()
         }
-
-
-def schedule_factor(config: OptimConfig, step: int, num_steps: int) -> float:
-    """Factor on the learning rate at a step (from 0): linear warm-up, then constant, linear or cosine decay to 0."""
-    if step < config.warmup_steps:
-        return (step + 1) / config.warmup_steps
-    if config.schedule == "constant":
-        return 1.0
-    progress = (step - config.warmup_steps) / max(1, num_steps - config.warmup_steps)
-    return 1.0 - progress if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 def _token_metrics(batch: EventBatch) -> dict[str, float]:

@@ -21,9 +21,11 @@ import srpo_envs
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import CheckpointError, NoEpisodeError
 from srpo_envs.records import Episode, write_episodes
-from srpo_train.checkpoint import CheckpointStore
+from srpo_train.alarms import Alarm, Alarms
+from srpo_train.checkpoint import Checkpoint, CheckpointStore
 from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
 from srpo_train.config import EnvConfig, Recipe
+from srpo_train.diagnostics.tokens import RoleStyles
 from srpo_train.engines.background import as_streaming
 from srpo_train.engines.base import Sampling
 from srpo_train.engines.making import make_engines
@@ -32,9 +34,9 @@ from srpo_train.evaluation import evaluate, require_tasks
 from srpo_train.experience import Experience, build_experience
 from srpo_train.learner import Learner, PolicySettings
 from srpo_train.metrics import Values, read_metrics
-from srpo_train.monitor import Monitor
 from srpo_train.objective import Clip
 from srpo_train.policies import Policy
+from srpo_train.policies.critic import Critic
 from srpo_train.policies.shared_base import Bases
 from srpo_train.policies.team import Team
 from srpo_train.reporting.run_report import write_report
@@ -42,11 +44,13 @@ from srpo_train.run_dir import claimed_run_dir
 from srpo_train.sinks import open_metrics
 from srpo_train.summary import summarize_rollout
 from srpo_train.task_order import TaskOrder, step_jobs
+from srpo_train.value_learner import ValueLearner
 
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
+_CRITIC_FOLDER = "_critic"  # no policy can be called so: ids begin with a letter or a digit
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> Path:
@@ -91,7 +95,7 @@ class Trainer:
             require_tasks(make_eval_env(), recipe.eval.num_tasks)
         self._order = TaskOrder(env.tasks.num_tasks, recipe.seed)
         roles = recipe.role_map(env.roles)
-        self._objective = recipe.loop_objective()
+        self._objective = recipe.build_objective()
         bases = Bases()
         self._team = Team.load(recipe.policy_specs(checkpoint.path if checkpoint else None), roles, bases)
         self._learner = Learner(
@@ -102,13 +106,16 @@ class Trainer:
             references=Team.load(recipe.reference_specs(), roles, bases).policies if self._objective.kl_coef else None,
             settings={policy_id: _settings_of(recipe, policy_id) for policy_id in recipe.policies},
         )
+        self._critic = self._load_critic(checkpoint) if self._objective.advantage.needs_critic else None
+        self._styles = RoleStyles()
         if checkpoint:
             self._restore(self._store.load_state(checkpoint))
         self._engines = make_engines(self._team, recipe.engine)
         if recipe.rollout.mode == "asynchronous":
             self._engines = {policy_id: as_streaming(engine) for policy_id, engine in self._engines.items()}
-        self._monitor = Monitor()
         self._metrics = open_metrics(recipe, run_dir, resume_step=self._step if checkpoint else None)
+        self._alarms = Alarms(recipe.alarms, read_metrics(run_dir) if checkpoint else ())
+        self._is_stopped = False
         self._collector = self._make_collector(make_env)
         self._eval_collector = self._make_collector(make_eval_env)
 
@@ -128,16 +135,52 @@ class Trainer:
         """Train from the current step to the last one, or to the end of the budget."""
         evaluation = self.recipe.eval
         if self._step == 0 and evaluation.every and evaluation.at_start:
-            self._metrics.log(0, self._evaluate())
-        while not self._is_over:
+            self._log(self._evaluate())
+        while not (self._is_over or self._is_stopped):
             metrics = self._train_step()
             if self._is_due(evaluation.every):
                 metrics |= self._evaluate()
-            self._metrics.log(self._step, metrics)
-            for warning in self._monitor.check(metrics):
-                self._metrics.warn(warning)
-            if self._is_due(self.recipe.train.checkpoint_every):
+            for alarm in self._log(metrics):
+                self._act(alarm)
+            if self._is_due(self.recipe.train.checkpoint_every) or self._is_stopped:
                 self._save()
+
+    def _log(self, metrics: Values) -> list[Alarm]:
+        """Write a step down and return the alarms that begin with it."""
+        alarms = self._alarms.check({"step": self._step, **metrics})
+        self._metrics.log(self._step, {**metrics, **self._alarms.metrics()})
+        for alarm in alarms:
+            self._metrics.warn(alarm.message)
+        return alarms
+
+    def _act(self, alarm: Alarm) -> None:
+        """Do what the recipe wants done about an alarm."""
+        if alarm.action == "stop":
+            self._metrics.warn(f"{alarm.name}: the run stops at step {self._step}; --resume goes on from here")
+            self._is_stopped = True
+        elif alarm.action in ("lower_lr", "rollback"):
+            self._lower_rates(alarm)
+            if alarm.action == "rollback":
+                self._roll_back(alarm)
+
+    def _lower_rates(self, alarm: Alarm) -> None:
+        factor = self.recipe.alarms.lr_factor
+        self._learner.lower_rates(factor)
+        self._metrics.warn(f"{alarm.name}: learning rates are {factor:g} times what they were")
+
+    def _roll_back(self, alarm: Alarm) -> None:
+        """Take back weights and optimisers of the best checkpoint; steps, rates and a critic go on as they are."""
+        best = self._alarms.best_step
+        good = None if best is None else self._store.not_after(best)
+        if good is None:
+            self._metrics.warn(f"{alarm.name}: no checkpoint at or before the best evaluation (step {best}) to go to")
+            return
+        for policy in self._trained:
+            policy.restore(good.path / policy.policy_id)
+            policy.version += 1
+        self._learner.load_optimizers(self._store.load_state(good)["learner"])
+        self._publish()
+        self._metrics.warn(f"{alarm.name}: weights and optimisers are those of step {good.step} again")
 
     @property
     def _trained(self) -> list[Policy]:
@@ -162,8 +205,11 @@ class Trainer:
             seed=recipe.seed,
         )
         rollout = self._collect(jobs)
-        experience = build_experience(rollout.episodes, self._objective, recipe.optim.max_row_tokens)
+        for engine in self._publishing.values():
+            engine.release_memory()
         update_begun = time.monotonic()
+        values = self._critic.values if self._critic else None
+        experience = build_experience(rollout.episodes, self._objective, recipe.optim.max_row_tokens, values)
         update = self._update(experience, step)
         now = time.monotonic()
         self._step = step + 1
@@ -171,6 +217,7 @@ class Trainer:
         self._save_events(rollout.episodes)
         return {
             **summarize_rollout(rollout.episodes),
+            **self._styles.measure(rollout.episodes),
             **_collection_metrics(rollout, experience),
             **update,
             **_clock_metrics(rollout, update, step_s=now - begun, update_s=now - update_begun),
@@ -198,11 +245,15 @@ class Trainer:
 
     def _update(self, experience: Experience, step: int) -> dict[str, float]:
         if not experience.batch.num_events:
-            logger.warning("step %d: no complete event to train on; the weights stay as they are", step + 1)
+            logger.warning("step %d: no event to train on; the weights stay as they are", step + 1)
             return {}
-        for engine in self._publishing.values():
-            engine.release_memory()
-        metrics = self._learner.update(experience.batch, step=step, seed=derive_seed(self.recipe.seed, "deal", step))
+        seed = derive_seed(self.recipe.seed, "deal", step)
+        every = self.recipe.log.role_gradients_every
+        metrics = self._learner.update(
+            experience.batch, step=step, seed=seed, with_role_gradients=bool(every) and step % every == 0
+        )
+        if self._critic:
+            metrics |= self._critic.update(experience.batch, step=step, seed=seed)
         for policy in self._trained:
             policy.version += 1
         self._publish()
@@ -237,13 +288,35 @@ class Trainer:
         state: dict[str, Any] = {
             "step": self._step,
             "learner": self._learner.state_dict(),
+            "styles": self._styles.state_dict(),
             "versions": {policy.policy_id: policy.version for policy in self._team},
         }
-        self._store.save(self._step, self._write_policies, state)
+        if self._critic:
+            state["critic"] = self._critic.state_dict()
+        keeps_best = self.recipe.train.keep_best or self.recipe.alarms.needs_good_checkpoint
+        self._store.save(self._step, self._write_policies, state, best=self._alarms.best_step if keeps_best else None)
 
     def _write_policies(self, folder: Path) -> None:
         for policy in self._trained:  # the others are what the recipe names
             policy.save(folder / policy.policy_id)
+        if self._critic:
+            self._critic.critic.save(folder / _CRITIC_FOLDER)
+
+    def _load_critic(self, checkpoint: Checkpoint | None) -> ValueLearner:
+        settings = self.recipe.critic_settings
+        critic = Critic.load(
+            checkpoint.path / _CRITIC_FOLDER if checkpoint else str(settings.model),
+            dtype=settings.dtype or "float32",
+            device=settings.device or "auto",
+            gradient_checkpointing=bool(settings.gradient_checkpointing),
+        )
+        critic.check_tokenizers(list(self._team))
+        return ValueLearner(
+            critic,
+            self.recipe.critic_optim,
+            value_clip=settings.value_clip,
+            num_steps=self.recipe.train.num_steps,
+        )
 
     def _restore(self, state: dict[str, Any]) -> None:
         if set(state["versions"]) != set(self._team.policies):
@@ -252,6 +325,9 @@ class Trainer:
                 f"{sorted(self._team.policies)}; start a new run with another name"
             )
         self._learner.load_state_dict(state["learner"])
+        self._styles.load_state_dict(state["styles"])
+        if self._critic:
+            self._critic.load_state_dict(state["critic"])
         for policy_id, version in state["versions"].items():
             self._team[policy_id].version = version
 
@@ -314,6 +390,7 @@ def _collection_metrics(rollout: Rollout, experience: Experience) -> dict[str, f
         "rollout/num_stragglers": float(rollout.num_stragglers),
         "rollout/num_incomplete_events": float(experience.dropped["incomplete"]),
         "train/num_overlong_events": float(experience.dropped["overlong"]),
+        "train/num_uniform_events": float(experience.dropped["uniform"]),
     }
 
 

@@ -38,7 +38,7 @@ class Metric:
     """
 
     name: str
-    """Stable key; ``{role}``, ``{policy}``, ``{event_type}`` and ``{metric}`` are names, ``{k}`` is a cardinality."""
+    """Stable key; ``{k}`` is a cardinality, and every other word in braces stands for a name, such as a role's."""
     unit: str
     """What one is."""
     meaning: str
@@ -84,6 +84,21 @@ TABLE: tuple[Metric, ...] = (
         "rollout/zero_variance_groups",
         "share",
         "Questions whose episodes all have the same reward and so compare equal.",
+    ),
+    Metric(
+        "rollout/role_recall/{role}",
+        "share",
+        "Responses of a role that a unigram model tells from the other roles' of the step; chance is one over roles.",
+    ),
+    Metric(
+        "rollout/role_capture/{role}",
+        "share",
+        "Responses of a role that read as another's did at the run's first step.",
+    ),
+    Metric(
+        "rollout/role_drift/{role}",
+        "bits",
+        "Jensen-Shannon divergence of a role's tokens from those of the run's first step; 1 when disjoint.",
     ),
     Metric("rollout/env/{metric}", "-", "What the workflow itself measures, see its page; mean over episodes."),
     # how the update behaved
@@ -138,6 +153,24 @@ TABLE: tuple[Metric, ...] = (
         "share",
         "Units (sets, rows or tokens) whose ratio of trainer to engine alone is outside the clip.",
     ),
+    Metric("train/token_share/{role}", "share", "Sampled tokens of the batch that a role wrote."),
+    Metric("train/entropy/{role}", "nats/token", "Entropy of the policy at the sampled tokens of a role."),
+    Metric("train/perplexity/{role}", "tokens", "Its exponential: the tokens the policy hesitates between."),
+    Metric("train/advantage_std/{role}", "-", "Standard deviation of the advantages of a role's rows."),
+    Metric("train/ratio_mean/{role}", "ratio", "Mean ratio of a role's responses (eq. 3) before the last update."),
+    Metric("train/log_ratio_std/{role}", "nats", "Standard deviation of their log-ratio there."),
+    Metric("train/role_grad_norm/{role}", "-", "Norm of the gradient from a role's rows alone; measured now and then."),
+    Metric("train/role_grad_share/{role}", "share", "The same over the sum of all roles' norms."),
+    Metric(
+        "train/member_grad_cosine/{role}",
+        "-",
+        "Cosine between the gradients of two members of a role in one event; mean over a few events.",
+    ),
+    Metric(
+        "train/member_grad_amplification/{role}",
+        "ratio",
+        "Norm of the members' sum over that of unrelated gradients: 1 to sqrt(K); mean over a few events.",
+    ),
     Metric("train/entropy", "nats/token", "Entropy of the policy at the sampled tokens."),
     Metric("train/cardinality_mean", "members", "K_e over the trained events."),
     Metric("train/num_events", "events", "Events trained on."),
@@ -151,9 +184,25 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "train/num_overlong_events", "events", "Events dropped because a member row exceeds `optim.max_row_tokens`."
     ),
+    Metric(
+        "train/num_uniform_events",
+        "events",
+        "Events left out because their question's advantages are all 0; only with `objective.drop_uniform`.",
+    ),
     Metric("train/num_updates", "updates", "Optimiser steps taken."),
     Metric("train/num_nonfinite_steps", "updates", "Optimiser steps skipped because loss or gradient is not finite."),
     Metric("train/policy_version", "-", "Weights published so far; samples of the next step carry it."),
+    # the critic of `ppo`
+    Metric("train/value_loss", "reward^2", "Clipped squared error of the critic, halved; mean over its updates."),
+    Metric("train/value_mean", "reward", "The critic's mean value of the states, before its updates."),
+    Metric(
+        "train/value_explained_variance",
+        "share",
+        "Variance of the targets that the values before the updates explain; 1 is perfect, below 0 worse than a constant.",
+    ),
+    Metric("train/value_clip_fraction", "share", "Values that have moved further than `critic.value_clip`."),
+    Metric("train/value_grad_norm", "-", "Norm of the critic's gradient before it is scaled down."),
+    Metric("train/value_lr", "-", "Learning rate of the critic."),
     # how the team does on questions it has not trained on
     Metric("eval/accuracy", "share", "Held-out episodes whose answer is right."),
     Metric("eval/avg_at_k", "share", "Avg@k: share right of a question's k samples; mean over questions."),
@@ -172,6 +221,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("eval/num_calls", "calls", "Policy calls."),
     Metric("eval/num_tool_calls", "calls", "Tool calls."),
     Metric("eval/env/{metric}", "-", "What the workflow itself measures, see its page; mean over episodes."),
+    Metric("alarm/{alarm}", "roles", "An alarm that lasts: the roles it concerns, 1 for the whole run."),
     # clocks
     Metric("time/generate_s", "s", "Generating the step's responses."),
     Metric("time/env_s", "s", "Waiting for environments with nothing to generate."),

@@ -1,4 +1,4 @@
-"""AdamW over float32 weights, whatever number format the model computes in.
+"""AdamW over float32 weights, whatever number format the model computes in; its schedule; and steps that are skipped.
 
 A bfloat16 weight of 0.02 has neighbours 1e-4 away. A step of 1e-6 rounds back to where it was, so training such weights
 in place changes next to nothing and reports no error. Half-precision parameters therefore have float32 masters here:
@@ -8,6 +8,7 @@ parameters are their own masters and cost nothing more.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,7 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from srpo_envs.errors import NonFiniteError
 from srpo_train.config import OptimConfig
+
+logger = logging.getLogger(__name__)
 
 _FULL = (torch.float32, torch.float64)
 
@@ -46,6 +50,10 @@ class PolicyOptimizer:
         """Forget all gradients."""
         self._adamw.zero_grad(set_to_none=True)
 
+    def gradients(self) -> list[Tensor]:
+        """Return the gradients summed so far, one tensor for each weight that has one."""
+        return [weight.grad for weight in self._weights if weight.grad is not None]
+
     def clip(self) -> float:
         """Scale the gradient down to the largest norm and return its norm before; 0 where nothing was trained."""
         trained = [weight for weight in self._weights if weight.grad is not None]
@@ -71,6 +79,59 @@ class PolicyOptimizer:
         for (parameter, master), stored in zip(self._pairs, state["masters"], strict=True):
             master.copy_(stored)
             parameter.copy_(master)
+
+
+class StepGuard:
+    """Lets finite optimiser steps through, counts the others, and ends the run after too many of them in a row.
+
+    Args:
+        name: Whose steps, for messages.
+        max_in_a_row: Steps in a row that may be skipped.
+    """
+
+    def __init__(self, name: str, max_in_a_row: int) -> None:
+        self._name = name
+        self._max_in_a_row = max_in_a_row
+        self.num_skipped = 0
+        self._num_in_a_row = 0
+
+    def admits(self, values: Mapping[str, float]) -> bool:
+        """Whether a step with these numbers may be taken.
+
+        Raises:
+            NonFiniteError: too many in a row were not finite.
+        """
+        if all(map(math.isfinite, values.values())):
+            self._num_in_a_row = 0
+            return True
+        self.num_skipped += 1
+        self._num_in_a_row += 1
+        logger.warning("optimiser step of the %s skipped: %s", self._name, dict(values))
+        if self._num_in_a_row > self._max_in_a_row:
+            raise NonFiniteError(
+                f"{self._num_in_a_row} optimiser steps in a row of the {self._name} were not finite (last "
+                f"{dict(values)}); lower the learning rate, or resume from an earlier checkpoint"
+            )
+        return False
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the counters."""
+        return {"num_skipped": self.num_skipped, "num_in_a_row": self._num_in_a_row}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Restore what `state_dict` returned."""
+        self.num_skipped = state["num_skipped"]
+        self._num_in_a_row = state["num_in_a_row"]
+
+
+def schedule_factor(config: OptimConfig, step: int, num_steps: int) -> float:
+    """Factor on the learning rate at a step (from 0): linear warm-up, then constant, linear or cosine decay to 0."""
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return 1.0
+    progress = (step - config.warmup_steps) / max(1, num_steps - config.warmup_steps)
+    return 1.0 - progress if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 def _redirect_gradient(parameter: nn.Parameter, master: Tensor) -> None:

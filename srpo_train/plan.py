@@ -176,7 +176,7 @@ def make_plan(recipe: Recipe) -> Plan:
     if num_eval_tasks is not None and num_eval_tasks < recipe.eval.num_tasks:
         raise ConfigError(f"eval.num_tasks: {recipe.eval.num_tasks} tasks to evaluate, but there are {num_eval_tasks}")
     role_map = recipe.role_map(env.roles)
-    objective = recipe.loop_objective()
+    objective = recipe.build_objective()
     policies = tuple(_plan_policy(recipe, policy_id, role_map) for policy_id in recipe.policies)
     engines = tuple(_plan_engines(recipe, policies))
     memory = (
@@ -335,7 +335,7 @@ def _training_memory(recipe: Recipe, policy: PolicyPlan) -> Iterator[MemoryItem]
     if master := _master_bytes(policy.dtype):
         yield _item(policy, "float32 masters", _times(policy.num_trained, master), "always")
     yield _item(policy, "moments", _times(policy.num_trained, _MOMENTS), "always")
-    yield _item(policy, "gradients", _times(policy.num_trained, _GRADIENT), "always")  # until the next
+    yield _item(policy, "gradients", _times(policy.num_trained, _GRADIENT), "update")
     yield _item(policy, "activations of a micro-batch", _activation_bytes(recipe, policy), "update")
     yield _item(policy, "logits and head gradient", _loss_bytes(recipe, policy), "update")
 

@@ -28,6 +28,7 @@ _GROUPS = {
     "rollout/": ("Rollouts", "What the team did while training sampled from it; one value per training step."),
     "train/": ("Updates", "How the optimiser steps of a training step behaved."),
     "eval/": ("Evaluation", "How the team does on questions it is not trained on."),
+    "alarm/": ("Alarms", "Written while an alarm lasts; see [alarms](alarms.md)."),
     "time/": ("Time", "Seconds by the clock; these differ from run to run."),
     "perf/": ("Speed", "Rates and memory; these differ from run to run."),
 }
@@ -131,19 +132,20 @@ def _bounds(metadata: list[Any]) -> Iterator[str]:
 
 
 def _default(item: FieldInfo, left_out: str) -> str:
-    if item.default is PydanticUndefined:
+    default = item.get_default(call_default_factory=True, validated_data={})
+    if default is PydanticUndefined:
         return "required"
-    if item.default is None:
+    if default is None:
         return left_out
-    if isinstance(item.default, bool):
-        return f"`{str(item.default).lower()}`"
-    if isinstance(item.default, dict):
-        return "`{" + ", ".join(f'{key} = "{value}"' for key, value in item.default.items()) + "}`"
-    if isinstance(item.default, tuple):
-        return f"`{list(item.default)}`"
-    if isinstance(item.default, str):
-        return f'`"{item.default}"`'
-    return f"`{item.default}`" if isinstance(item.default, int) else f"`{item.default:g}`"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, dict):
+        return "`{" + ", ".join(f'{key} = "{value}"' for key, value in default.items()) + "}`"
+    if isinstance(default, tuple):
+        return f"`{list(default)}`"
+    if isinstance(default, str):
+        return f'`"{default}"`'
+    return f"`{default}`" if isinstance(default, int) else f"`{default:g}`"
 
 
 def _cell(text: str) -> str:

@@ -126,7 +126,9 @@ def _may_change(key: str, recipe: Recipe) -> bool:
     """Whether a continued run may have another value: place, length and housekeeping yes, what moves its numbers no."""
     if key == "train.num_steps":  # a decaying learning rate is a function of the length
         return recipe.optim.schedule == "constant"
-    return key in ("name", "output_dir") or (key.startswith(("train.", "log.")) and key != "train.num_threads")
+    return key in ("name", "output_dir") or (
+        key.startswith(("train.", "log.", "alarms.")) and key != "train.num_threads"
+    )
 
 
 def _version(name: str) -> str | None:

@@ -19,8 +19,10 @@ from torch import Tensor
 
 from srpo_envs.errors import ConfigError, ShapeError
 from srpo_train.batching import EventBatch, MemberRow, micro_batches, pad_logprobs, pad_token_masks
+from srpo_train.diagnostics.roles import describe_ratios
 from srpo_train.objective import Clip, LossTensors, Objective, diagnose, objective_value
 from srpo_train.policies.logprobs import TokenLogprobs
+from srpo_train.role_weights import weigh_roles
 
 Scorer = Callable[[Sequence[MemberRow]], TokenLogprobs]
 """Scores rows of one policy, differentiably. Deterministic, for dropout would differ between steps (i) and (iii)."""
@@ -95,8 +97,10 @@ def accumulate_set_gradient(
     scores = None if on_policy else score_rows(batch.rows, policies, partition, share=share)
     tensors = replace(loss_tensors(objective, batch, scores), clip_E=event_clips(objective, batch, clips or {}))
     value, coefficients = loss_coefficients(objective, tensors)
+    coefficients = weigh_roles(objective.role_weights, batch.rows, coefficients)
     num_rows_trained = backpropagate(batch.rows, policies, coefficients, partition, frozen)
-    return SetGradient(value=value, diagnostics=diagnose(objective, tensors), num_rows_trained=num_rows_trained)
+    diagnostics = diagnose(objective, tensors) | describe_ratios(batch, tensors)
+    return SetGradient(value=value, diagnostics=diagnostics, num_rows_trained=num_rows_trained)
 
 
 @torch.no_grad()

@@ -112,9 +112,12 @@ class NumberTasks:
         return Task(f"numbers/{index}", f"Say {index}.", str(index), {"digits": [int(digit) for digit in str(index)]})
 
     def prompt(self, role: str) -> str:
-        return (
-            "$question\n$context\nRoute 1 to $num_solvers." if role == "router" else f"$question\n$context\nBe {role}."
-        )
+        own = {
+            "router": "$question\n$context\nRoute 1 to $num_solvers.",
+            "orchestrator": "$question\n$context\nSplit in $max_subtasks.",
+            "worker": "$context\nBe worker.",
+        }
+        return own.get(role, f"$question\n$context\nBe {role}.")
 
     def stop(self, role: str) -> tuple[str, ...]:
         return ()
@@ -127,7 +130,8 @@ class NumberTasks:
         return float(answer == task.gold)
 
     def render_context(self, replies: Sequence[Reply]) -> str:
-        return "\n".join(f"{reply.agent}: {reply.text}" for reply in replies)
+        texts = ["; ".join(reply.parsed) if reply.role == "orchestrator" else reply.text for reply in replies]
+        return "\n".join(f"{reply.agent}: {text}" for reply, text in zip(replies, texts, strict=True))
 
 
 def parse_query(text: str) -> Parsed | Malformed:

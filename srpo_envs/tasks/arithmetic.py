@@ -18,12 +18,26 @@ from srpo_envs.prompting import load_prompt
 from srpo_envs.schedule import Reply
 from srpo_envs.tasks.base import Task
 from srpo_envs.tasks.generated import GeneratedTasks, Split, list_name, split_of
+from srpo_envs.tasks.team_context import JUDGES, PLANNER, WORKER
 
 LEVELS: dict[int, tuple[int, int]] = {1: (1, 2), 2: (2, 4), 3: (3, 6), 4: (5, 8)}
 """Fewest and most steps of a chain, by level."""
 
 _OPERATORS = "+-*"
-_MAX_NEW_TOKENS = {"solver": 40, "verifier": 8, "aggregator": 10, "router": 16}
+_MAX_NEW_TOKENS = {
+    "solver": 40,
+    "verifier": 8,
+    "aggregator": 10,
+    "router": 16,
+    "generator": 40,
+    "evaluator": 40,
+    "selector": 10,
+    "orchestrator": 40,
+    "worker": 40,
+    "synthesizer": 40,
+}
+_WORKS_CHAINS = ("solver", "generator", "evaluator", "orchestrator", "worker")
+"""Roles whose responses grow with the chain."""
 _STEP_TOKENS = 4  # a further step such as *7=1, in tokens of the embedded policy
 
 
@@ -58,7 +72,7 @@ class Arithmetic(GeneratedTasks):
 
     def max_new_tokens(self, role: str) -> int:
         """Return a limit that fits a well-formed response of this level."""
-        extra = max(0, LEVELS[self.level][1] - LEVELS[2][1]) * _STEP_TOKENS if role == "solver" else 0
+        extra = max(0, LEVELS[self.level][1] - LEVELS[2][1]) * _STEP_TOKENS if role in _WORKS_CHAINS else 0
         return _MAX_NEW_TOKENS[role] + extra
 
     def grade(self, task: Task, answer: Any) -> float:
@@ -66,16 +80,27 @@ class Arithmetic(GeneratedTasks):
         return float(is_equivalent(task.gold, str(answer)))
 
     def render_context(self, replies: Sequence[Reply]) -> str:
-        r"""Write each draft as ``[i] \boxed{d}`` and each verdict as its word; only answers are committed here."""
-        lines = []
-        drafts = 0
+        r"""Write each draft and each result as ``[i] \boxed{d}``, each verdict as its word and each subtask as it is.
+
+        Only answers are committed here, and every reply has a line of its own.
+        """
+        lines: list[str] = []
+        num_answers = 0
         for reply in replies:
-            if reply.role == "verifier":
+            if reply.role == PLANNER:
+                lines += reply.parsed
+            elif reply.role in JUDGES:
                 lines.append(reply.parsed if reply.is_valid else "malformed")
             else:
-                drafts += 1
-                lines.append(f"[{drafts}] \\boxed{{{reply.parsed}}}" if reply.is_valid else f"[{drafts}] malformed")
-        return "".join("\n" + line for line in lines)
+                num_answers += 1
+                lines.append(f"[{num_answers}] {_answer(reply)}")
+        return "".join("\n" + " ".join(line.split()) for line in lines)
+
+
+def _answer(reply: Reply) -> str:
+    if not reply.is_valid:
+        return "malformed"
+    return str(reply.parsed) if reply.role == WORKER else f"\\boxed{{{reply.parsed}}}"
 
 
 def write_question(start: int, steps: Sequence[tuple[str, int]]) -> str:

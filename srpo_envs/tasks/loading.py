@@ -7,6 +7,7 @@ duplicates, and a holdout that never overlaps with its train part.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.resources
 import logging
@@ -107,19 +108,7 @@ class LoadedTasks(Generic[SetT]):
         self.name = "-".join([family, choice.dataset, *([choice.split] if choice.split else [])])
         spec = _find_set(family, choice.dataset, sets, own_set)
         _check_choice(choice, spec)
-        source, rows = _open_set(choice, spec)
-        tasks, skipped = _read_tasks(rows, lambda row: read_row(row, spec), source, choice.skip_unreadable)
-        tasks, duplicates = _name_tasks(tasks, choice.dataset, choice.drop_duplicates)
-        self.report = LoadReport(num_rows=len(rows), skipped=skipped, duplicates=duplicates)
-        if choice.holdout:
-            tasks = [task for task in tasks if _is_held_out(task.question, choice.holdout) == (choice.split == "test")]
-        self._tasks = tasks[: choice.size]
-        if not self._tasks:
-            raise DatasetError(f"{source}: no task left of {len(rows)} rows; check split, holdout and the skipped rows")
-        if duplicates:
-            logger.warning("%s: %d questions occur more than once", source, len(duplicates))
-        if skipped:
-            logger.warning("%s: %d rows skipped, first: %s", source, len(skipped), skipped[0])
+        self._tasks, self.report = _load(choice, spec, read_row, _stamp(choice.path))
 
     @property
     def num_tasks(self) -> int:
@@ -155,6 +144,38 @@ def kept_info(row: Mapping[str, object], fields: Sequence[str]) -> dict[str, str
 
 
 # --- opening ------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=16)
+def _load(
+    choice: Choice, spec: SetT, read_row: RowReader[SetT], stamp: tuple[int, ...]
+) -> tuple[tuple[Task, ...], LoadReport]:
+    """Return the tasks of a choice and what loading met; environments of one choice share them.
+
+    A collector makes hundreds of environments, and each would read the same file anew. `stamp` tells a file that has
+    changed meanwhile.
+    """
+    source, rows = _open_set(choice, spec)
+    tasks, skipped = _read_tasks(rows, lambda row: read_row(row, spec), source, choice.skip_unreadable)
+    tasks, duplicates = _name_tasks(tasks, choice.dataset, choice.drop_duplicates)
+    if choice.holdout:
+        tasks = [task for task in tasks if _is_held_out(task.question, choice.holdout) == (choice.split == "test")]
+    if not tasks:
+        raise DatasetError(f"{source}: no task left of {len(rows)} rows; check split, holdout and the skipped rows")
+    if duplicates:
+        logger.warning("%s: %d questions occur more than once", source, len(duplicates))
+    if skipped:
+        logger.warning("%s: %d rows skipped, first: %s", source, len(skipped), skipped[0])
+    report = LoadReport(num_rows=len(rows), skipped=skipped, duplicates=duplicates)
+    return tuple(tasks[: choice.size]), report
+
+
+def _stamp(path: str | os.PathLike[str] | None) -> tuple[int, ...]:
+    """Return what changes when a file does; nothing for what is no local file."""
+    if path is None or not os.path.exists(path):
+        return ()
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _find_set(family: str, dataset: str, sets: Mapping[str, SetT], own_set: SetT) -> SetT:

@@ -14,14 +14,11 @@ from srpo_envs.schedule import Reply
 from srpo_envs.tasks.base import Task
 from srpo_envs.tasks.loading import Choice, LoadedTasks, kept_info
 from srpo_envs.tasks.math_formats import MATH_SETS, OWN_SET, MathSet, read_golds, read_question
-from srpo_envs.tasks.quoting import quote, without_thinking
 from srpo_envs.tasks.rows import Row
+from srpo_envs.tasks.team_context import write_team_context
 
-NOTHING_COMMITTED = "Nothing is committed yet."
-"""The team context of a first event."""
-
-_MAX_NEW_TOKENS = {"solver": 4096, "verifier": 2048, "aggregator": 4096, "router": 512}
-_OTHER_ROLE_TOKENS = 2048
+_MAX_NEW_TOKENS = {"verifier": 2048, "evaluator": 2048, "selector": 2048, "orchestrator": 2048, "router": 512}
+_SOLUTION_TOKENS = 4096
 _KEPT_FIELDS = ("id", "unique_id", "source", "data_source", "subject", "level", "url")
 
 
@@ -81,16 +78,19 @@ class MathProblems(LoadedTasks[MathSet]):
         self.context = context
 
     def prompt(self, role: str) -> str:
-        """Return a role's template in the three parts of appendix B: observation, team context, role."""
-        return load_prompt("math", "observation", "team_context", role)
+        """Return a role's template in the three parts of appendix B: observation, team context, role.
+
+        A worker sees its part of a plan and not the problem, so its template has the role's part only.
+        """
+        return load_prompt("math", *(() if role == "worker" else ("observation", "team_context")), role)
 
     def stop(self, role: str) -> tuple[str, ...]:
         """Return no stop text: responses end with the policy's own end-of-sequence token."""
         return ()
 
     def max_new_tokens(self, role: str) -> int:
-        """Return a limit that leaves room for a worked solution."""
-        return _MAX_NEW_TOKENS.get(role, _OTHER_ROLE_TOKENS)
+        """Return a limit that leaves room for a worked solution, or for a judgement of one."""
+        return _MAX_NEW_TOKENS.get(role, _SOLUTION_TOKENS)
 
     def grade(self, task: Task, answer: Any) -> float:
         """Return 1.0 for an answer equivalent to the gold or to one of several golds, else 0.0."""
@@ -98,36 +98,12 @@ class MathProblems(LoadedTasks[MathSet]):
         return float(any(is_equivalent(gold, str(answer)) for gold in golds))
 
     def render_context(self, replies: Sequence[Reply]) -> str:
-        """Write drafts and verdicts in the order they were committed, each under a heading that names its author.
-
-        A member's words stand in quotation lines, so that text which imitates a heading, a verdict or another
-        member's draft stays visibly its author's.
-        """
-        if not replies:
-            return NOTHING_COMMITTED
-        sections = []
-        num_drafts = 0
-        for reply in replies:
-            if reply.role == "verifier":
-                sections.append(_verdict(reply))
-            else:
-                num_drafts += 1
-                sections.append(self._draft(num_drafts, reply))
-        return "\n\n".join(sections)
-
-    def _draft(self, number: int, reply: Reply) -> str:
-        heading = f"Draft {number} ({reply.agent})"
-        if not reply.is_valid:
-            heading += f", malformed: {reply.malformed_reason}"
-        if self.context == "full":
-            return f"{heading}:\n{quote(without_thinking(reply.text))}"
-        boxed = f"\\boxed{{{reply.parsed}}}"
-        return f"{heading}:\n{quote(boxed)}" if reply.is_valid else f"{heading}."
+        """Write what the team committed, see `write_team_context`."""
+        return write_team_context(replies, None if self.context == "full" else _boxed)
 
 
-def _verdict(reply: Reply) -> str:
-    verdict = reply.parsed if reply.is_valid else f"malformed: {reply.malformed_reason}"
-    return f"Verdict ({reply.agent}), {verdict}:\n{quote(without_thinking(reply.text))}"
+def _boxed(draft: Reply) -> str:
+    return f"\\boxed{{{draft.parsed}}}"
 
 
 def _read_problem(row: Row, spec: MathSet) -> Task:

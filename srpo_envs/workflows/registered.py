@@ -12,14 +12,20 @@ FAMILIES = {
 }
 """Task families by the first part of a name."""
 
+_ANSWERED = ("Arithmetic", "Math")
+"""Families whose questions are answered without a search; a name added here has every workflow over them."""
+
 _SOLVER_VERIFIER = "srpo_envs.workflows.solver_verifier:SolverVerifier"
 _SEARCH = "srpo_envs.workflows.search:Search"
 
 WORKFLOWS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
-    "SingleAgent": ("srpo_envs.workflows.single_agent:SingleAgent", {}, ("Arithmetic", "Math")),
-    "SolverVerifier": (_SOLVER_VERIFIER, {"variant": "mixed"}, ("Arithmetic", "Math")),
-    "SolverVerifierFixed": (_SOLVER_VERIFIER, {"variant": "fixed"}, ("Arithmetic", "Math")),
-    "SolverVerifierRouted": (_SOLVER_VERIFIER, {"variant": "routed"}, ("Arithmetic", "Math")),
+    "SingleAgent": ("srpo_envs.workflows.single_agent:SingleAgent", {}, _ANSWERED),
+    "SolverVerifier": (_SOLVER_VERIFIER, {"variant": "mixed"}, _ANSWERED),
+    "SolverVerifierFixed": (_SOLVER_VERIFIER, {"variant": "fixed"}, _ANSWERED),
+    "SolverVerifierRouted": (_SOLVER_VERIFIER, {"variant": "routed"}, _ANSWERED),
+    "EvalOpt": ("srpo_envs.workflows.eval_opt:EvalOpt", {}, _ANSWERED),
+    "Voting": ("srpo_envs.workflows.voting:Voting", {}, _ANSWERED),
+    "OrchestratorWorkers": ("srpo_envs.workflows.orchestrator_workers:OrchestratorWorkers", {}, _ANSWERED),
     "Search": (_SEARCH, {"variant": "routed"}, ("QA", "Village")),
     "SearchFixed": (_SEARCH, {"variant": "fixed"}, ("QA", "Village")),
     "SearchAgent": ("srpo_envs.workflows.search_agent:SearchAgent", {}, ("QA", "Village")),

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Generator, Sequence
 from typing import Any, Literal
 
+from srpo_envs.errors import BudgetExhaustedError
 from srpo_envs.evidence import Evidence, Turn
 from srpo_envs.parsing import STOP, parse_route, parse_search, parse_verdict
 from srpo_envs.schedule import Ask, Reply, Role, Schedule
@@ -37,7 +38,7 @@ class Search(SearchEnv):
         at_limit: After the last turn the answerer gives an ``answer`` from what there is, or the episode is
             ``truncate``d with team reward 0.
         search: Passed to `SearchEnv`: ``retriever``, ``top_k``, ``max_turns``, ``max_evidence_chars``, ``query_cost``
-            and its limits.
+            and its limits. A turn that the budget has no room for ends the search as the last turn does.
     """
 
     def __init__(
@@ -70,16 +71,20 @@ class Search(SearchEnv):
     def schedule(self, task: Task) -> Schedule:
         """Turns of search, then the answer."""
         evidence, stopped_by = Evidence(), "max_turns"
-        while stopped_by == "max_turns" and len(evidence.turns) < self.max_turns:
+        while stopped_by == "max_turns" and len(evidence.turns) < self.turn_limit:
             self.begin_turn()
-            turn = yield from self._turn(evidence)
+            try:
+                turn = yield from self._turn(evidence)
+            except BudgetExhaustedError as refusal:  # no room for this turn: it is as if the last one were over
+                stopped_by = refusal.stopped_by
+                break
             if turn is None:
                 stopped_by = "router"
                 continue
             evidence = evidence.plus(turn)
             if turn.is_approved and self.variant == "fixed":
                 stopped_by = "verifier"
-        if stopped_by == "max_turns" and self.at_limit == "truncate":
+        if stopped_by not in ("router", "verifier") and self.at_limit == "truncate":
             return self.conclude(task, evidence, None, stopped_by)
         (final,) = yield self.ask_about("answerer", evidence)
         return self.conclude(task, evidence, final, stopped_by)

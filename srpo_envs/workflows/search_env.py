@@ -26,7 +26,7 @@ class SearchEnv(SetEnv):
         max_turns: Most turns of search.
         max_evidence_chars: Most characters of passages a prompt shows; what does not fit is left out in whole passages.
         query_cost: Taken off the team reward for each query, so that a team learns to search no more than pays.
-        limits: Passed to `SetEnv`: ``max_events``, ``invalid_penalty``, ``max_new_tokens``.
+        limits: Passed to `SetEnv`: ``max_events``, ``invalid_penalty``, ``max_new_tokens``, ``budget``.
     """
 
     def __init__(
@@ -56,6 +56,11 @@ class SearchEnv(SetEnv):
         self.max_evidence_chars = max_evidence_chars
         super().__init__(tasks, roles, **limits)
 
+    @property
+    def turn_limit(self) -> int:
+        """Most turns of search of an episode: `max_turns`, or fewer where the budget says so."""
+        return self.max_turns if self.budget.turns is None else min(self.max_turns, self.budget.turns)
+
     def ask_about(
         self,
         role: str,
@@ -74,7 +79,7 @@ class SearchEnv(SetEnv):
             evidence: What is known; on the first turn the prompt has no history part.
             seats: The seats that answer.
             event_type: Kind of decision; the role's name when omitted.
-            num_steps: Steps the prompt speaks of; `max_turns` when omitted.
+            num_steps: Steps the prompt speaks of; `turn_limit` when omitted.
             state: What the audit adds to the description of the evidence.
             context: Texts for further placeholders.
         """
@@ -86,17 +91,21 @@ class SearchEnv(SetEnv):
             state=describe(evidence) + state,
             history=history,
             turn=str(self.turn + 1),
-            max_turns=str(num_steps or self.max_turns),
+            max_turns=str(num_steps or self.turn_limit),
             **context,
         )
 
     def look_up(self, queries: Sequence[tuple[str, str]]) -> tuple[QueryResult, ...]:
         """Search for (agent, query) pairs in one request; each distinct query is one recorded tool call.
 
+        The queries of a set are made together or not at all.
+
         Raises:
+            BudgetExhaustedError: the budget has no room for all of them.
             RetrieverError: the search engine failed; the transition fails with it.
         """
         batch = _Batch(self.retriever, list(dict.fromkeys(query for _, query in queries)), self.top_k)
+        self.require_tool_calls(len(batch.queries))
         found = {
             query: tuple(
                 Passage(**fields) for fields in self.call_tool("search", batch.answer, query=query, top_k=self.top_k)

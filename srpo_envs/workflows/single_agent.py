@@ -14,7 +14,7 @@ class SingleAgent(SetEnv):
 
     Args:
         tasks: The task family.
-        limits: Passed to `SetEnv`: ``max_events``, ``invalid_penalty``, ``max_new_tokens``.
+        limits: Passed to `SetEnv`: ``max_events``, ``invalid_penalty``, ``max_new_tokens``, ``budget``.
     """
 
     def __init__(self, tasks: TaskFamily, **limits: Any) -> None:

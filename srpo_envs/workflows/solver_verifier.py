@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, Literal
 
 from srpo_envs.core import SetEnv
+from srpo_envs.errors import BudgetExhaustedError
 from srpo_envs.parsing import parse_route, parse_verdict
 from srpo_envs.schedule import Ask, Reply, Role, Schedule
 from srpo_envs.tasks.base import Task, TaskFamily
@@ -31,7 +32,8 @@ class SolverVerifier(SetEnv):
         num_solvers: Solvers available; K of a draft event in the fixed variant.
         max_rounds: Most verdicts of an episode. The aggregator answers after the last one, approved or not; an episode
             that has no draft by then (a router that never chose anybody) is truncated.
-        limits: Passed to `SetEnv`: ``max_events``, ``invalid_penalty``, ``max_new_tokens``.
+        limits: Passed to `SetEnv`: ``max_events``, ``invalid_penalty``, ``max_new_tokens``, ``budget``. Where the
+            budget has no room for another round, the aggregator answers.
     """
 
     def __init__(
@@ -64,6 +66,21 @@ class SolverVerifier(SetEnv):
     def schedule(self, task: Task) -> Schedule:
         """Rounds of drafting and judging, then the aggregated answer."""
         drafts: list[Reply] = []
+        try:
+            stopped_by = yield from self._rounds(drafts)
+        except BudgetExhaustedError as refusal:  # no room for another round: the answer comes from what there is
+            stopped_by = refusal.stopped_by
+        is_approved = stopped_by == "approval"
+        metrics = {"num_drafts": len(drafts), "num_malformed_drafts": _num_malformed(drafts), "approved": is_approved}
+        if not drafts:
+            return self.truncate(stopped_by=stopped_by, metrics=metrics)
+        (final,) = yield self.ask(
+            "aggregator", state="approved drafts" if is_approved else "unapproved drafts", context=self.context(drafts)
+        )
+        return self.outcome(final, stopped_by=stopped_by, metrics=metrics)
+
+    def _rounds(self, drafts: list[Reply]) -> Generator[Ask, list[Reply], str]:
+        """Add to the drafts until they are approved or the rounds are over; says which of both."""
         verdict: Reply | None = None
         for _ in range(self.max_rounds):
             self.begin_turn()
@@ -75,15 +92,8 @@ class SolverVerifier(SetEnv):
                 drafts += revised
             (verdict,) = yield self.ask("verifier", state=_describe(drafts), context=self.context(drafts))
             if verdict.parsed == "approve":
-                break
-        is_approved = verdict is not None and verdict.parsed == "approve"
-        metrics = {"num_drafts": len(drafts), "num_malformed_drafts": _num_malformed(drafts), "approved": is_approved}
-        if not drafts:
-            return self.truncate(stopped_by="max_rounds", metrics=metrics)
-        (final,) = yield self.ask(
-            "aggregator", state="approved drafts" if is_approved else "unapproved drafts", context=self.context(drafts)
-        )
-        return self.outcome(final, stopped_by="approval" if is_approved else "max_rounds", metrics=metrics)
+                return "approval"
+        return "max_rounds"
 
     def _draft(self, drafts: list[Reply], verdict: Reply | None) -> Generator[Ask, list[Reply], list[Reply]]:
         """One draft event; nobody is activated when the router's choice is malformed."""

@@ -10,7 +10,10 @@ import typer
 
 from srpo_train.cli._errors import guarded
 from srpo_train.cli._plugins import add_plugins
+from srpo_train.cli.alarms import alarms
 from srpo_train.cli.audit import audit
+from srpo_train.cli.benchmarks import benchmarks
+from srpo_train.cli.compare import compare
 from srpo_train.cli.envs import envs
 from srpo_train.cli.eval import evaluate
 from srpo_train.cli.make_tiny_policy import make_tiny_policy
@@ -71,12 +74,18 @@ app.command(
 app.command(
     "eval",
     epilog=_examples(
-        "srpo eval runs/tiny-arithmetic --num-tasks 256 --samples 4",
+        "srpo eval runs/math --benchmarks math500,aime24 --samples 16 --seeds 0,1,2",
+        "srpo eval runs/tiny-arithmetic --limit 256 --samples 4",
         "srpo eval builtin:tiny-team --env ArithmeticSolverVerifier-v0 --split test --arg level=3",
         "srpo eval 'http://127.0.0.1:8000/v1?model=qwen' --env ArithmeticSolverVerifier-v0 --split test",
         "srpo eval agent:my_agents:solve --env ArithmeticSolverVerifier-v0 --split test",
     ),
 )(guarded(evaluate))
+app.command("compare", epilog=_examples("srpo compare runs/grpo/evals/math runs/srpo/evals/math"))(guarded(compare))
+app.command(
+    "benchmarks",
+    epilog=_examples("srpo benchmarks", "srpo benchmarks --check math500 --path math500.jsonl"),
+)(guarded(benchmarks))
 app.command(
     "play",
     epilog=_examples(
@@ -95,6 +104,10 @@ app.command(
         "srpo replay runs/tiny-arithmetic --episode step79/p0/g0 --branch 1",
     ),
 )(guarded(replay))
+app.command(
+    "alarms",
+    epilog=_examples("srpo alarms runs/tiny-arithmetic", "srpo alarms runs/* --set validation_cliff.drop=0.05"),
+)(guarded(alarms))
 app.command("envs", epilog=_examples("srpo envs", "srpo envs ArithmeticSolverVerifier-v0"))(guarded(envs))
 app.command("report", epilog=_examples("srpo report runs/tiny-arithmetic"))(guarded(report))
 app.command(

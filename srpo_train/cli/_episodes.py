@@ -1,4 +1,4 @@
-"""Finding stored episodes of a run."""
+"""Finding stored episodes of a run or an evaluation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+from srpo_envs.audit import episode_files
 from srpo_envs.errors import RecordError, UnknownIdError, near_miss
 from srpo_envs.records import Episode, read_episodes
 
@@ -13,15 +14,18 @@ _LOOKED_AT = 256
 
 
 def stored_episodes(run_dir: Path) -> Iterator[Episode]:
-    """Yield the stored episodes of a run, the newest step first.
+    """Yield the stored episodes of a run, the newest step first, or of an evaluation.
 
     Raises:
-        RecordError: the run stored none.
+        RecordError: there are none.
     """
-    files = sorted((run_dir / "events").glob("*.jsonl"), reverse=True)
+    files = episode_files(run_dir)
     if not files:
-        raise RecordError(f"{run_dir}: no events/*.jsonl; is it the directory of a run, and is log.save_events on?")
-    for file in files:
+        raise RecordError(
+            f"{run_dir}: no events/*.jsonl and no samples; is it the directory of a run with log.save_events on, or of "
+            "an evaluation?"
+        )
+    for file in reversed(files):
         yield from read_episodes(file)
 
 

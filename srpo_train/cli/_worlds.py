@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from srpo_envs.errors import CheckpointError, ConfigError
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from srpo_train.config import Recipe
     from srpo_train.engines.agent import Agent
     from srpo_train.engines.base import Engine
+
+EngineKind = Literal["transformers", "vllm"]
+"""What samples from models in this process."""
 
 _ENDPOINTS = ("http://", "https://")
 _AGENT = "agent:"
@@ -49,26 +52,39 @@ class PolicySource:
     roles: dict[str, str] = field(default_factory=lambda: {"*": "policy"})
     """Role to policy id."""
     recipe: Recipe | None = None
-    """The run's recipe; None for anything else."""
+    """The recipe of a run or of a file; None for anything else."""
+    run_dir: Path | None = None
+    """Directory of a run; None for anything else."""
+    step: int | None = None
+    """Training step of a run's weights; None for anything else."""
+
+    @property
+    def model(self) -> str:
+        """The models behind the policies."""
+        if self.recipe is None:
+            return self.name
+        return ", ".join(sorted({policy.model for policy in self.recipe.policies.values()}))
 
 
 def find_policies(text: str, *, step: int = -1, device: str = "auto") -> PolicySource:
-    """Read a run directory, or take the text for a model, the URL of an endpoint, or ``agent:module:function``.
+    """Read a run or a recipe, or take the text for a model, the URL of an endpoint, or ``agent:module:function``.
 
     Args:
-        text: Directory of a run, a URL as `OpenAIEngine.open` takes it, an agent, or what ``policies.<id>.model`` of a
-            recipe may be.
+        text: Directory of a run; a recipe, whose policies are taken as training would begin with them; a URL as
+            `OpenAIEngine.open` takes it; an agent; or what ``policies.<id>.model`` of a recipe may be.
         step: Checkpoint of a run; the newest when negative.
         device: Where a model runs; a run says itself.
 
     Raises:
         CheckpointError: the run has no such checkpoint.
-        ConfigError: a step is given for a model.
+        ConfigError: a step is given for what is no run, or a recipe is wrong.
     """
     if (Path(text) / "recipe.toml").is_file():
         return _policies_of_run(Path(text), step)
     if step >= 0:
         raise ConfigError(f"--step {step}: {text!r} is not the directory of a run, so it has no checkpoints")
+    if text.endswith(".toml"):
+        return _policies_of_recipe(text)
     if text.startswith((*_ENDPOINTS, _AGENT)):
         return PolicySource(name=text)
     return PolicySource(name=text, specs={"policy": {"source": text, "device": device}})
@@ -88,13 +104,22 @@ def _policies_of_run(run_dir: Path, step: int) -> PolicySource:
         specs=recipe.policy_specs(checkpoint.path),
         roles=recipe.role_table,
         recipe=recipe,
+        run_dir=run_dir,
+        step=checkpoint.step,
     )
 
 
+def _policies_of_recipe(path: str) -> PolicySource:
+    from srpo_train.config import load_recipe
+
+    recipe = load_recipe(path)
+    return PolicySource(name=path, specs=recipe.policy_specs(), roles=recipe.role_table, recipe=recipe)
+
+
 @contextlib.contextmanager
-def open_engines(source: PolicySource) -> Iterator[dict[str, Engine]]:
+def open_engines(source: PolicySource, kind: EngineKind = "transformers") -> Iterator[dict[str, Engine]]:
     """Load every policy of a source for the time of the body; see `load_engines`."""
-    engines = load_engines(source)
+    engines = load_engines(source, kind)
     try:
         yield engines
     finally:
@@ -102,8 +127,12 @@ def open_engines(source: PolicySource) -> Iterator[dict[str, Engine]]:
             engine.close()
 
 
-def load_engines(source: PolicySource) -> dict[str, Engine]:
+def load_engines(source: PolicySource, kind: EngineKind = "transformers") -> dict[str, Engine]:
     """Load every policy of a source and return an engine for each.
+
+    Args:
+        source: The policies.
+        kind: What samples from models; a recipe's own settings of it are used. Endpoints and agents answer themselves.
 
     Raises:
         ConfigError: an agent cannot be found, or the URL of an endpoint is wrong.
@@ -118,11 +147,14 @@ def load_engines(source: PolicySource) -> dict[str, Engine]:
         from srpo_train.engines.openai import OpenAIEngine
 
         return {"policy": OpenAIEngine.open("policy", source.name)}
-    from srpo_train.engines.transformers import TransformersEngine
+    from srpo_train.config import EngineConfig
+    from srpo_train.engines.making import make_engines
     from srpo_train.policies.team import Team
 
     hide_transformers_progress()
-    return {policy.policy_id: TransformersEngine(policy) for policy in Team.load(source.specs, source.roles)}
+    own = source.recipe.engine if source.recipe is not None else None
+    config = own if own is not None and own.kind == kind else EngineConfig(kind=kind)
+    return make_engines(Team.load(source.specs, source.roles), config)
 
 
 def find_agent(name: str) -> Agent:

@@ -11,7 +11,7 @@ from srpo_train.cli._errors import FAILED
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(help="Directory of a run.")],
+    run: Annotated[Path, typer.Argument(help="Directory of a run or of an evaluation.")],
     is_replaying: Annotated[bool, typer.Option("--replay", help="Also rebuild every episode and compare.")] = False,
     has_table: Annotated[bool, typer.Option("--table", help="Show one episode event by event.")] = False,
     episode_id: Annotated[str, typer.Option("--episode", help="The episode to show; the longest when omitted.")] = "",

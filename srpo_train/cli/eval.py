@@ -1,86 +1,128 @@
-"""``srpo eval``: score a run or a model on held-out tasks."""
+"""``srpo eval``: score policies on benchmarks, or on the tasks of any environment."""
 
 from __future__ import annotations
 
-import functools
+import hashlib
 import json
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-from srpo_envs.errors import ConfigError
+from srpo_envs.errors import ConfigError, DatasetError, near_miss
+from srpo_train.cli._errors import FAILED
 
 if TYPE_CHECKING:
-    from srpo_train.cli._worlds import PolicySource
+    from srpo_train.cli._worlds import EngineKind, PolicySource
+    from srpo_train.collect import Mode
     from srpo_train.config import EnvConfig
-    from srpo_train.evaluation import Evaluation
+    from srpo_train.engines.base import Engine
+    from srpo_train.evaluation import EvalPlan, Results, World
+
+_FEW_TASKS = 64
+"""Tasks of an environment that is no benchmark, unless told otherwise: generated sets have no natural end."""
+_AGENT_BATCH = 64
+"""Samples of a batch where functions answer: they come back when all of the batch do."""
 
 
 def evaluate(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="RUN_OR_MODEL",
+            metavar="SOURCE",
             help=(
-                "A run, a model directory, a hub id, builtin:tiny-team, the URL of an OpenAI-compatible endpoint, "
-                "or agent:module:function."
+                "A run, a recipe, a model directory, a hub id, builtin:tiny-team, the URL of an OpenAI-compatible "
+                "endpoint, or agent:module:function."
             ),
         ),
     ],
-    env: Annotated[str, typer.Option(help="Environment id; a run has its own.")] = "",
+    benchmarks: Annotated[
+        str, typer.Option(metavar="A,B", help="Names of benchmarks; `srpo benchmarks` lists them.")
+    ] = "",
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="Read a benchmark from a local file, not the hub; repeatable."),
+    ] = None,
+    env: Annotated[str, typer.Option(help="Environment id; a run or recipe has its own.")] = "",
     arguments: Annotated[
         list[str] | None,
         typer.Option("--arg", metavar="NAME=VALUE", help="An argument of the environment; repeatable."),
     ] = None,
     split: Annotated[str, typer.Option(help="Short for --arg split=...")] = "",
-    num_tasks: Annotated[int, typer.Option(min=1, help="The first so many tasks.")] = 64,
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit",
+            "--num-tasks",
+            min=0,
+            help=f"The first so many tasks; all of a benchmark and {_FEW_TASKS} of anything else when omitted.",
+        ),
+    ] = 0,
     samples: Annotated[int, typer.Option(min=1, help="Episodes per task, the k of Avg@k and Pass@k.")] = 1,
+    seeds: Annotated[
+        str, typer.Option("--seeds", "--seed", metavar="N,M", help="Each seed draws other samples of every task.")
+    ] = "0",
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
     top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus; 1 keeps every token.")] = 1.0,
     top_k: Annotated[int, typer.Option(min=0, help="Tokens kept; 0 keeps all.")] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of a run; the newest when omitted.")] = -1,
-    seed: Annotated[int, typer.Option(help="Another seed draws other samples.")] = 0,
+    engine: Annotated[str, typer.Option(help="What samples from models: transformers or vllm.")] = "transformers",
     device: Annotated[str, typer.Option(help="Where a model runs; a run says itself.")] = "auto",
-    events: Annotated[Path | None, typer.Option(help="Store the episodes in this JSON Lines file.")] = None,
-    is_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory of the evaluation; below the run's evals/, or below evals/, when omitted."),
+    ] = None,
+    method: Annotated[str, typer.Option(help="Label in tables; the objective of a run when omitted.")] = "",
+    is_strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a benchmark whose number of tasks is not the published one.")
+    ] = False,
+    is_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Score policies as Avg@k and Pass@k on the tasks of an environment, with what the answers cost."""
+    """Score policies as Avg@k and Pass@k on benchmarks or on the tasks of an environment, with what the answers cost.
+
+    Every sample is kept in a directory, from which an interrupted evaluation goes on when the same command is given
+    again; `srpo replay` and `srpo audit` read it, and `srpo compare` tests two of them against each other. The command
+    ends with status 1 if samples were lost to broken surroundings; they are tried again by the same command.
+    """
+    from srpo_train.cli._evaluation import quiet_failures, show_progress, show_results, summary
     from srpo_train.cli._worlds import find_policies, open_engines, parse_arguments
+    from srpo_train.engines.base import Sampling
+    from srpo_train.evaluation import EvalPlan, run_evaluation
+    from srpo_train.run_dir import describe_software
 
     policies = find_policies(source, step=step, device=device)
     world = _choose_world(policies, env, parse_arguments(arguments or [], split))
-
-    import srpo_envs
-    from srpo_envs.records import write_episodes
-    from srpo_train.collect import Collector
-    from srpo_train.engines.base import Sampling
-    from srpo_train.evaluation import evaluate as run
-    from srpo_train.evaluation import require_tasks
-
-    make_env = functools.partial(srpo_envs.make, world.id, **world.kwargs)
-    require_tasks(make_env(), num_tasks)  # a wrong argument is known before models are loaded
-    sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k)
-    with open_engines(policies) as engines, Progress(console=Console(stderr=True), transient=True) as progress:
-        collector = Collector(make_env, engines, policies.roles, seed=seed)
-        task = progress.add_task(policies.name)
-        try:
-            result = run(
-                collector,
-                num_tasks=num_tasks,
-                samples_per_task=samples,
-                sampling=sampling,
-                seed=seed,
-                on_progress=lambda done, total: progress.update(task, completed=done, total=total),
-            )
-        finally:
-            collector.close()
-    if events is not None:
-        write_episodes(events, result.episodes)
-    _show(result, f"{policies.name} on {world.id} {world.kwargs or ''}", samples, is_json=is_json)
+    plan = EvalPlan(
+        source=str(policies.run_dir) if policies.run_dir else policies.name,
+        method=method or _default_method(policies),
+        model=policies.model,
+        checkpoint=policies.step,
+        worlds=_open_worlds(world, benchmarks, data or [], limit),  # what is wrong is known before models are loaded
+        samples=samples,
+        seeds=_read_seeds(seeds),
+        sampling=Sampling(temperature=temperature, top_p=top_p, top_k=top_k),
+        software=describe_software(),
+    )
+    if is_strict:
+        _refuse_unexpected_sizes(plan.worlds)
+    directory = out or _default_directory(policies, plan, world, limit)
+    with (
+        quiet_failures(),
+        open_engines(policies, _engine_kind(engine)) as engines,
+        show_progress(samples) as on_progress,
+    ):
+        mode, batch_size = _order_of_work(engines)
+        results = run_evaluation(
+            plan, directory, engines, policies.roles, mode=mode, batch_size=batch_size, on_progress=on_progress
+        )
+    if is_json:
+        typer.echo(json.dumps({"directory": str(directory), **summary(results)}))
+    else:
+        show_results(results, directory)
+    if _num_lost(results, plan):
+        raise typer.Exit(FAILED)
 
 
 def _choose_world(policies: PolicySource, env_id: str, arguments: dict[str, object]) -> EnvConfig:
@@ -91,23 +133,112 @@ def _choose_world(policies: PolicySource, env_id: str, arguments: dict[str, obje
         return EnvConfig(id=env_id, kwargs=arguments)
     if policies.recipe is None:
         raise ConfigError(
-            f"--env: {policies.name!r} is not the directory of a run, and only a run has an environment of its own; "
+            f"--env: {policies.name!r} is neither a run nor a recipe, and only those have an environment of their own; "
             "`srpo envs` lists them"
         )
     own = policies.recipe.eval_env
     return EnvConfig(id=own.id, kwargs={**own.kwargs, **arguments})
 
 
-def _show(result: Evaluation, title: str, samples: int, *, is_json: bool) -> None:
-    from srpo_train.metrics import meaning_of
+# --- tasks --------------------------------------------------------------------------------------------------------
 
-    if is_json:
-        typer.echo(json.dumps({"source": title, "samples_per_task": samples, **result.metrics}))
-        return
-    table = Table("metric", "value", "meaning", box=None, header_style="bold", pad_edge=False)
-    table.columns[1].justify = "right"
-    for name, value in result.metrics.items():
-        table.add_row(f"[cyan]{name}", f"{value:,.4g}" if value < 1000 else f"{value:,.0f}", f"[dim]{meaning_of(name)}")
-    console = Console()
-    console.print(title, style="bold", markup=False)
-    console.print(table)
+
+def _open_worlds(world: EnvConfig, benchmarks: str, data: Sequence[str], limit: int) -> dict[str, World]:
+    """The benchmarks by name, or the environment's own tasks under a name made of its arguments."""
+    from srpo_envs.benchmarks import find_benchmark
+    from srpo_train.evaluation import World
+
+    names = list(dict.fromkeys(name.strip() for name in benchmarks.split(",") if name.strip()))
+    files = _read_data(data, names)
+    if not names:
+        own = World.open(world.id, world.kwargs, limit=limit or _FEW_TASKS)
+        if limit > own.set_size:
+            raise ConfigError(f"{limit} tasks to evaluate, but {world.id!r} has {own.set_size}; ask for at most that")
+        return {_name_of(world): own}
+    worlds = {}
+    for name in names:
+        benchmark = find_benchmark(name)
+        kwargs = benchmark.place_in(world.id, world.kwargs, files.get(name))
+        worlds[name] = World.open(world.id, kwargs, limit=limit or None, expected_counts=benchmark.counts)
+    return worlds
+
+
+def _read_data(texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
+    """Read ``name=file`` options; paths are made absolute, so that stored samples replay from anywhere."""
+    files = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals or not path:
+            raise ConfigError(f"--data {text}: expected NAME=FILE, such as --data math500=math500.jsonl")
+        if name not in names:
+            raise ConfigError(f"--data {text}: {name!r} is not among --benchmarks{near_miss(name, names)}")
+        files[name] = Path(path).absolute()
+    return files
+
+
+def _name_of(world: EnvConfig) -> str:
+    """A name for an environment's own tasks: its id and its arguments, as long as they are short."""
+    name = world.id.rpartition("/")[2]
+    told = [name, *(f"{key}={value}" for key, value in sorted(world.kwargs.items()))]
+    text = ",".join(told)
+    is_plain = len(text) <= 80 and re.fullmatch(r"[\w.,=+-]+", text)
+    return text if is_plain else f"{name},{_digest(world.kwargs)}"
+
+
+def _refuse_unexpected_sizes(worlds: Mapping[str, World]) -> None:
+    for name, world in worlds.items():
+        if world.has_unexpected_size:
+            raise DatasetError(
+                f"benchmark {name!r}: {world.set_size} tasks, the published set has {world.expected_tasks}; "
+                "get the whole set, or evaluate what there is without --strict"
+            )
+
+
+# --- who and where ------------------------------------------------------------------------------------------------
+
+
+def _default_method(policies: PolicySource) -> str:
+    if policies.recipe is None:
+        return policies.name
+    return policies.recipe.objective.preset if policies.run_dir else "untrained"
+
+
+def _default_directory(policies: PolicySource, plan: EvalPlan, world: EnvConfig, limit: int) -> Path:
+    """A directory that only evaluations share which may be put together."""
+    who = f"step-{policies.step}" if policies.run_dir else re.sub(r"[^\w.+-]+", "-", policies.name).strip("-.")
+    what = _digest({"plan": plan.identity, "env": world.id, "kwargs": world.kwargs, "limit": limit})
+    name = f"{who}-{world.id.rpartition('/')[2]}-k{plan.samples}-{what}"
+    return (policies.run_dir or Path()) / "evals" / name
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=3).hexdigest()
+
+
+def _read_seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--seeds {text}: expected whole numbers, such as --seeds 0,1,2") from None
+
+
+def _engine_kind(text: str) -> EngineKind:
+    if text in ("transformers", "vllm"):
+        return cast("EngineKind", text)
+    raise ConfigError(f"--engine {text}: expected transformers or vllm")
+
+
+def _order_of_work(engines: Mapping[str, Engine]) -> tuple[Mode, int]:
+    """Let engines that answer one by one do so; batches of others end together, and are small where that takes long."""
+    from srpo_train.engines.agent import AgentEngine
+    from srpo_train.engines.base import StreamingEngine
+    from srpo_train.evaluation import BATCH_SIZE
+
+    if all(isinstance(engine, StreamingEngine) for engine in engines.values()):
+        return "asynchronous", BATCH_SIZE
+    return "rounds", _AGENT_BATCH if any(isinstance(e, AgentEngine) for e in engines.values()) else BATCH_SIZE
+
+
+def _num_lost(results: Results, plan: EvalPlan) -> int:
+    """Samples of this command that were lost."""
+    return sum(results.benchmarks[name].seeds[seed].num_failed for name in plan.worlds for seed in plan.seeds)

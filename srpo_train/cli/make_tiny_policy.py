@@ -10,7 +10,9 @@ import typer
 
 def make_tiny_policy(
     output_dir: Annotated[Path, typer.Argument(help="New or empty directory for the checkpoint.")],
-    like: Annotated[str, typer.Option(help="Which one: tiny-team (arithmetic) or tiny-searchers.")] = "tiny-team",
+    like: Annotated[
+        str, typer.Option(help="Which one: tiny-team (arithmetic), tiny-searchers or tiny-workflows.")
+    ] = "tiny-team",
     seed: Annotated[int, typer.Option(help="Decides weights and examples.")] = 0,
 ) -> None:
     """Make a tiny policy that plays every role of a team, right only part of the time."""

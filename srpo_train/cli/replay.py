@@ -12,7 +12,7 @@ from srpo_envs.errors import ConfigError
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(help="Directory of a run.")],
+    run: Annotated[Path, typer.Argument(help="Directory of a run or of an evaluation.")],
     episode_id: Annotated[str, typer.Option("--episode", help="Episode to replay; the longest when omitted.")] = "",
     branch: Annotated[int, typer.Option(help="Keep this many events and play on from there.")] = -1,
     policy: Annotated[str, typer.Option(metavar="RUN_OR_MODEL", help="Who plays on; you, when omitted.")] = "",

@@ -12,7 +12,7 @@ Nothing here knows any particular environment.
 """
 
 from srpo_train.collect.collector import Collector, Mode
-from srpo_train.collect.jobs import EpisodeJob, FailedEpisode, Rollout
+from srpo_train.collect.jobs import EpisodeJob, FailedEpisode, OnEnd, Rollout
 from srpo_train.collect.requests import derive_seed
 
-__all__ = ["Collector", "EpisodeJob", "FailedEpisode", "Mode", "Rollout", "derive_seed"]
+__all__ = ["Collector", "EpisodeJob", "FailedEpisode", "Mode", "OnEnd", "Rollout", "derive_seed"]

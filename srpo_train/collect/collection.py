@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import (
+    BudgetOverrunError,
     ConfigError,
     EnvMisuseError,
     JavaRuntimeError,
@@ -28,7 +29,7 @@ from srpo_envs.errors import (
 )
 from srpo_envs.records import ActiveSet, Episode
 from srpo_train.collect.environments import EnvPool, Move, reset_move
-from srpo_train.collect.jobs import EpisodeJob, FailedEpisode, Rollout
+from srpo_train.collect.jobs import EpisodeJob, FailedEpisode, OnEnd, Rollout
 from srpo_train.collect.requests import Requester, request_id
 from srpo_train.engines.base import Generation
 
@@ -89,6 +90,7 @@ class Collection:
         max_concurrent: Episodes that may run at once.
         step_timeout_s: How long one environment step may take before its episode is dropped.
         keep_per_group: Episodes after which a group is complete, and the rest of it given up; None keeps all.
+        on_end: Called with each episode as it finishes or is dropped.
 
     Raises:
         ValueError: two jobs share an id.
@@ -103,6 +105,7 @@ class Collection:
         max_concurrent: int,
         step_timeout_s: float,
         keep_per_group: int | None = None,
+        on_end: OnEnd | None = None,
     ) -> None:
         if len({job.episode_id for job in jobs}) != len(jobs):
             raise ValueError("jobs: two jobs share an episode_id; ids must be unique within a collection")
@@ -112,6 +115,7 @@ class Collection:
         self._max_concurrent = max_concurrent
         self._step_timeout_s = step_timeout_s
         self._keep_per_group = keep_per_group
+        self._on_end = on_end
         self._waiting = deque(enumerate(jobs))
         self._running: dict[int, Slot] = {}
         self._moving: dict[int, Slot] = {}
@@ -250,8 +254,13 @@ class Collection:
             del self._running[slot.order]
             raise error
         # The reason says all about failed surroundings; anything else may be a fault of the environment's own code.
-        trace = None if isinstance(error, SurroundingsError) else error
-        self._record_failure(slot, f"{type(error).__name__}: {error}", trace=trace)
+        trace = None if isinstance(error, (SurroundingsError, BudgetOverrunError)) else error
+        self._record_failure(
+            slot,
+            f"{type(error).__name__}: {error}",
+            trace=trace,
+            is_unanswerable=isinstance(error, BudgetOverrunError),
+        )
         del self._running[slot.order]  # what state its environment is in is not known, so nobody uses it again
 
     # --- ends -----------------------------------------------------------------------------------------------------
@@ -299,8 +308,10 @@ class Collection:
 
     def _finish(self, slot: Slot) -> None:
         group_id = slot.job.group_id
-        self._finished[slot.job.episode_id] = slot.env.episode
+        self._finished[slot.job.episode_id] = episode = slot.env.episode
         self._release(slot)
+        if self._on_end:
+            self._on_end(episode)
         self._num_kept[group_id] += 1
         if self._is_complete(group_id):
             self._newly_complete.add(group_id)
@@ -318,13 +329,15 @@ class Collection:
         is_expired: bool = False,
     ) -> None:
         logger.warning("episode %s dropped: %s", slot.job.episode_id, reason, exc_info=trace)
-        self._failed[slot.job.episode_id] = FailedEpisode(
+        self._failed[slot.job.episode_id] = failed = FailedEpisode(
             job=slot.job,
             reason=reason,
             num_events=0 if slot.pending is None else int(slot.pending.event_id.rpartition("/e")[2]),
             is_unanswerable=is_unanswerable,
             is_expired=is_expired,
         )
+        if self._on_end:
+            self._on_end(failed)
 
     def _release(self, slot: Slot) -> None:
         """Take an episode off the running ones; an environment that still moves is left behind with its move."""

@@ -11,7 +11,7 @@ from srpo_envs.errors import ConfigError, near_miss
 from srpo_train.collect.asynchronous import Asynchronous
 from srpo_train.collect.collection import Collection
 from srpo_train.collect.environments import EnvPool
-from srpo_train.collect.jobs import EpisodeJob, Rollout
+from srpo_train.collect.jobs import EpisodeJob, OnEnd, Rollout
 from srpo_train.collect.requests import Requester
 from srpo_train.collect.rounds import Rounds
 from srpo_train.engines.base import Engine, Sampling, StreamingEngine
@@ -79,6 +79,7 @@ class Collector:
         on_progress: Callable[[int, int], None] | None = None,
         *,
         keep_per_group: int | None = None,
+        on_end: OnEnd | None = None,
     ) -> Rollout:
         """Run every job to its end and return the episodes in job order.
 
@@ -88,6 +89,7 @@ class Collector:
             on_progress: Called with (episodes done, episodes in all) as they end.
             keep_per_group: Keep the first so many episodes of each group that finish and give up the others;
                 ``asynchronous`` only. What is kept is shorter than what was asked for, see ``docs/engines.md``.
+            on_end: Called with each episode as it finishes or is dropped, in this thread.
 
         Raises:
             ConfigError: groups are to be cut short in rounds, or a role has no policy.
@@ -105,6 +107,7 @@ class Collector:
             max_concurrent=self._max_concurrent,
             step_timeout_s=self._step_timeout_s,
             keep_per_group=keep_per_group,
+            on_end=on_end,
         )
         try:
             self._driver(collection, sampling).run(lambda done: on_progress(done, len(jobs)) if on_progress else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from srpo_envs.records import Episode
@@ -32,9 +33,14 @@ class FailedEpisode:
     num_events: int
     """Events that had been completed."""
     is_unanswerable: bool = False
-    """The team brought itself where no policy can answer, such as a prompt beyond the context; not bad surroundings."""
+    """The team brought itself where no policy can answer, such as a prompt beyond the context, or answered beyond its
+    budget; not bad surroundings."""
     is_expired: bool = False
     """A response or the whole episode ran into its deadline."""
+
+
+OnEnd = Callable[[Episode | FailedEpisode], None]
+"""Told of each episode when it has ended, in whatever way; for what must be kept as it comes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from srpo_train.objective.advantage import (
     ESTIMATORS,
-    Advantage,
     AdvantageEstimator,
-    CreditTable,
+    discounted_return,
     estimate_advantage,
     generalized_advantage,
     group_relative,
@@ -14,8 +13,10 @@ from srpo_train.objective.advantage import (
     mean_relative,
     register_estimator,
 )
+from srpo_train.objective.credit import Advantage, CreditTable
 from srpo_train.objective.diagnostics import diagnose, engine_mismatch
 from srpo_train.objective.logratio import VarianceSplit, member_log_ratio, set_log_ratio, variance_split
+from srpo_train.objective.methods import METHODS, Method
 from srpo_train.objective.presets import PRESETS, preset
 from srpo_train.objective.spec import AdvantageSpec, Objective
 from srpo_train.objective.surrogate import (
@@ -28,9 +29,11 @@ from srpo_train.objective.surrogate import (
     objective_value,
     surrogate,
 )
+from srpo_train.objective.value import explained_variance, value_loss
 
 __all__ = [
     "ESTIMATORS",
+    "METHODS",
     "PRESETS",
     "Advantage",
     "AdvantageEstimator",
@@ -38,15 +41,18 @@ __all__ = [
     "Clip",
     "CreditTable",
     "LossTensors",
+    "Method",
     "Objective",
     "Totals",
     "VarianceSplit",
     "correction_weight",
     "count_totals",
     "diagnose",
+    "discounted_return",
     "divergence",
     "engine_mismatch",
     "estimate_advantage",
+    "explained_variance",
     "generalized_advantage",
     "group_relative",
     "leave_one_out",
@@ -57,5 +63,6 @@ __all__ = [
     "register_estimator",
     "set_log_ratio",
     "surrogate",
+    "value_loss",
     "variance_split",
 ]

@@ -7,126 +7,15 @@ taken in float64 over the rows of the table and nothing else: drop what must not
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Literal
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from srpo_envs.errors import ConfigError, NonFiniteError, ShapeError, UnknownIdError, near_miss
+from srpo_envs.errors import ConfigError, NonFiniteError, UnknownIdError, near_miss
+from srpo_train.objective.credit import Advantage, CreditTable
+from srpo_train.objective.segments import is_constant, segment_mean, segment_sum
 from srpo_train.objective.spec import AdvantageSpec, NonFinite, Singleton
-
-# Returns nearer than float32 can tell apart are equal: their spread is rounding, and dividing by it would be noise.
-_RELATIVE_RESOLUTION = 4 * torch.finfo(torch.float32).eps
-
-
-@dataclass(frozen=True, kw_only=True)
-class CreditTable:
-    """The facts estimators may read: columns over E events and M member rows.
-
-    Identifiers are integers chosen by the caller; only their equality matters. Optional columns are needed by the
-    estimators that say so.
-
-    Example:
-        Two rollouts of question 7, each one event of two members:
-        ``CreditTable(return_E=tensor([1., 0.]), group_E=tensor([7, 7]), event_of_row_M=tensor([0, 0, 1, 1]))``
-    """
-
-    return_E: Tensor
-    """[E] downstream team return R_e."""
-    group_E: Tensor
-    """[E] the prompt, that is the rollout group of the episode."""
-    event_of_row_M: Tensor
-    """[M] the event of each member row, in [0, E)."""
-    event_type_E: Tensor | None = None
-    """[E] kind of event, such as drafting or verification."""
-    turn_E: Tensor | None = None
-    """[E] turn of the episode the event belongs to."""
-    episode_E: Tensor | None = None
-    """[E] the episode (trajectory)."""
-    step_E: Tensor | None = None
-    """[E] position of the event in its episode; rises by time."""
-    cardinality_E: Tensor | None = None
-    """[E] announced number of members."""
-    agent_M: Tensor | None = None
-    """[M] the agent that played the member."""
-    return_M: Tensor | None = None
-    """[M] a row's own score, where it differs from its event's return (a penalty for this row only)."""
-    reward_E: Tensor | None = None
-    """[E] reward received at the event itself."""
-    value_E: Tensor | None = None
-    """[E] a critic's value of the pre-action state."""
-    bootstrap_E: Tensor | None = None
-    """[E] a critic's value of the state after the event; read at the last event of an episode, 0 when absent."""
-
-    def __post_init__(self) -> None:
-        """Check the length of every column."""
-        sizes = {"E": self.return_E.numel(), "M": self.event_of_row_M.numel()}
-        for name, column in self._columns().items():
-            if list(column.shape) != [sizes[name[-1]]]:
-                raise ShapeError(f"credit column {name}: expected [{sizes[name[-1]]}], got {list(column.shape)}")
-
-    def row_return(self) -> Tensor:
-        """Return the [M] scores of the rows: their own where given, else their event's."""
-        return self.return_E[self.event_of_row_M] if self.return_M is None else self.return_M
-
-    def key(self, names: tuple[str, ...], level: Literal["event", "row"]) -> Tensor:
-        """Number the combinations of the named columns, without suffix: [E] or [M] int64 group numbers.
-
-        Raises:
-            ConfigError: a name is no column, is absent, or exists per row while events are grouped.
-        """
-        columns = [self._key_column(name, level) for name in names]
-        if not columns:
-            return torch.zeros_like(self.event_of_row_M if level == "row" else self.group_E)
-        number_N: Tensor = torch.unique(torch.stack(columns), dim=1, return_inverse=True)[1]
-        return number_N
-
-    def select(self, events: Tensor) -> CreditTable:
-        """Keep these events (int64 indices, in this order) with their rows, and renumber."""
-        position_E = torch.full_like(self.group_E, -1)
-        position_E[events] = torch.arange(events.numel())
-        rows = (position_E[self.event_of_row_M] >= 0).nonzero().squeeze(1)
-        kept = {name: column[events if name[-1] == "E" else rows] for name, column in self._columns().items()}
-        kept["event_of_row_M"] = position_E[self.event_of_row_M[rows]]
-        return replace(self, **kept)
-
-    def _columns(self) -> dict[str, Tensor]:
-        present = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {name: column for name, column in present.items() if column is not None}
-
-    def _key_column(self, name: str, level: Literal["event", "row"]) -> Tensor:
-        columns = self._columns()
-        if level == "row" and f"{name}_M" in columns:
-            return columns[f"{name}_M"]
-        if f"{name}_E" in columns:
-            column_E = columns[f"{name}_E"]
-            return column_E if level == "event" else column_E[self.event_of_row_M]
-        raise ConfigError(f"group key {name!r}: not a column of this credit table for {level}s; fill it or regroup")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advantage:
-    """Advantages with the level they were computed at; the other level is a view.
-
-    Example:
-        >>> Advantage(value=torch.tensor([2.0]), level="event").on_rows(torch.tensor([0, 0])).tolist()
-        [2.0, 2.0]
-    """
-
-    value: Tensor
-    """[E] or [M] float32."""
-    level: Literal["event", "row"]
-    """Whether a value belongs to an event or to a member row."""
-
-    def on_rows(self, event_of_row_M: Tensor) -> Tensor:
-        """Return [M]: every member carries its event's scalar."""
-        return self.value if self.level == "row" else self.value[event_of_row_M]
-
-    def on_events(self, event_of_row_M: Tensor, num_events: int) -> Tensor:
-        """Return [E]: the mean over an event's members where they differ."""
-        return self.value if self.level == "event" else _segment_mean(self.value, event_of_row_M, num_events)
-
 
 AdvantageEstimator = Callable[[CreditTable, AdvantageSpec], Advantage]
 
@@ -144,7 +33,7 @@ def register_estimator(name: str) -> Callable[[AdvantageEstimator], AdvantageEst
 
 
 def estimate_advantage(table: CreditTable, spec: AdvantageSpec) -> Advantage:
-    """Run the estimator a spec names.
+    """Run the estimator a spec names, and whiten its advantages over the whole table if the spec says so.
 
     Raises:
         UnknownIdError: no estimator of that name is registered.
@@ -153,7 +42,12 @@ def estimate_advantage(table: CreditTable, spec: AdvantageSpec) -> Advantage:
     """
     if spec.estimator not in ESTIMATORS:
         raise UnknownIdError(f"no advantage estimator {spec.estimator!r}{near_miss(spec.estimator, ESTIMATORS)}")
-    return ESTIMATORS[spec.estimator](table, spec)
+    advantage = ESTIMATORS[spec.estimator](table, spec)
+    if not spec.whiten:
+        return advantage
+    one_group = torch.zeros(advantage.value.numel(), dtype=torch.int64)
+    whitened = group_relative(advantage.value, one_group, ddof=spec.ddof, std_floor=spec.std_floor)
+    return replace(advantage, value=whitened)
 
 
 # --- pure functions over one vector of samples --------------------------------------------------------------------
@@ -163,6 +57,7 @@ def group_relative(
     return_N: Tensor,
     group_N: Tensor,
     *,
+    trajectory_N: Tensor | None = None,
     ddof: int = 1,
     std_floor: float = 1e-6,
     singleton: Singleton = "zero",
@@ -176,23 +71,25 @@ def group_relative(
     Args:
         return_N: [N] returns.
         group_N: [N] integers; samples with equal numbers are compared.
+        trajectory_N: [N] integers; the samples of a group with equal numbers share the weight of one in mean and
+            deviation. None gives every sample a weight of its own.
         ddof: 1 for the sample, 0 for the population standard deviation.
         std_floor: the epsilon of eq. 6.
-        singleton: advantage of a group of one: 0, or the return itself over ``1 + eps``.
+        singleton: advantage of a group of one (sample, or trajectory): 0, or the return itself over ``1 + eps``.
         non_finite: what a NaN or infinite return does; ``exclude`` gives it 0 and takes it out of its group.
 
     Returns:
-        [N] float32, no gradient. Equal returns give exactly 0; each group sums to 0 up to rounding.
+        [N] float32, no gradient. Equal returns give exactly 0; each group, so weighted, sums to 0 up to rounding.
     """
     finite_N = _finite(return_N, non_finite)
     group_F, value_F = torch.unique(group_N[finite_N], return_inverse=True)[1], return_N[finite_N].double()
     num_groups = int(group_F.max()) + 1 if group_F.numel() else 0
-    centered_F = value_F - _segment_mean(value_F, group_F, num_groups)[group_F]
-    size_G = torch.bincount(group_F, minlength=num_groups)
-    square_G = _segment_sum(centered_F.square(), group_F, num_groups)
+    weight_F, size_G = _weigh(group_F, None if trajectory_N is None else trajectory_N[finite_N], num_groups)
+    centered_F = value_F - (segment_sum(weight_F * value_F, group_F, num_groups) / size_G)[group_F]
+    square_G = segment_sum(weight_F * centered_F.square(), group_F, num_groups)
     std_G = (square_G / (size_G - ddof).clamp(min=1)).sqrt()
     advantage_F = centered_F / (std_G[group_F] + std_floor)
-    advantage_F = torch.where(_is_constant(value_F, group_F, num_groups)[group_F], 0.0, advantage_F)
+    advantage_F = torch.where(is_constant(value_F, group_F, num_groups)[group_F], 0.0, advantage_F)
     if singleton == "raw":
         advantage_F = torch.where(size_G[group_F] == 1, value_F / (1.0 + std_floor), advantage_F)
     return _scatter(advantage_F, finite_N)
@@ -203,8 +100,8 @@ def mean_relative(return_N: Tensor, group_N: Tensor, *, non_finite: NonFinite = 
     finite_N = _finite(return_N, non_finite)
     group_F, value_F = torch.unique(group_N[finite_N], return_inverse=True)[1], return_N[finite_N].double()
     num_groups = int(group_F.max()) + 1 if group_F.numel() else 0
-    centered_F = value_F - _segment_mean(value_F, group_F, num_groups)[group_F]
-    return _scatter(torch.where(_is_constant(value_F, group_F, num_groups)[group_F], 0.0, centered_F), finite_N)
+    centered_F = value_F - segment_mean(value_F, group_F, num_groups)[group_F]
+    return _scatter(torch.where(is_constant(value_F, group_F, num_groups)[group_F], 0.0, centered_F), finite_N)
 
 
 def leave_one_out(return_N: Tensor, group_N: Tensor, *, non_finite: NonFinite = "raise") -> Tensor:
@@ -217,6 +114,15 @@ def leave_one_out(return_N: Tensor, group_N: Tensor, *, non_finite: NonFinite = 
     size_N = torch.bincount(group_N[finite_N], minlength=int(group_N.max()) + 1 if group_N.numel() else 0)[group_N]
     centered_N = mean_relative(return_N, group_N, non_finite=non_finite)
     return centered_N * size_N / (size_N - 1).clamp(min=1)
+
+
+def discounted_return(reward_T: Tensor, gamma: float) -> Tensor:
+    """Return ``R_t = r_t + gamma * R_{t+1}`` over the events of one episode in order of time: [T] float64."""
+    returns, following = [], 0.0
+    for reward in reversed(reward_T.double().tolist()):
+        following = reward + gamma * following
+        returns.append(following)
+    return torch.tensor(returns[::-1], dtype=torch.float64)
 
 
 def generalized_advantage(
@@ -259,7 +165,8 @@ def _estimate_event_group(table: CreditTable, spec: AdvantageSpec) -> Advantage:
 def _estimate_row_group(table: CreditTable, spec: AdvantageSpec) -> Advantage:
     """Dr. MAS and AT-GRPO: all rows compared within ``group_key``, which may name the agent."""
     group_M = table.key(spec.group_key, "row")
-    return Advantage(value=_normalize(table.row_return(), group_M, spec), level="row")
+    trajectory_M = table.key(("episode",), "row") if spec.weighting == "trajectory" else None
+    return Advantage(value=_normalize(table.row_return(), group_M, spec, trajectory_M), level="row")
 
 
 @register_estimator("trajectory_relative")
@@ -281,22 +188,41 @@ def _estimate_leave_one_out(table: CreditTable, spec: AdvantageSpec) -> Advantag
     return _from_trajectories(table, spec, lambda s, g: leave_one_out(s, g, non_finite=spec.non_finite))
 
 
+@register_estimator("gigpo")
+def _estimate_group_in_group(table: CreditTable, spec: AdvantageSpec) -> Advantage:
+    """GiGPO: whole episodes compared within ``group_key``, and events compared where their states are equal.
+
+    ``A_e = A(episode) + step_weight * A(step)``. The second compares the discounted return from the event on with that
+    of the events of the same group that began in the same state (the anchor); an anchor of one event gives 0.
+    """
+    group_E, anchor_E = table.key(spec.group_key, "event"), table.key((*spec.group_key, "state"), "event")
+    episodes = table.episodes()
+    firsts = torch.stack([events[0] for events in episodes]) if episodes else torch.zeros(0, dtype=torch.int64)
+    episode_N = _normalize(table.return_E[firsts], group_E[firsts], spec)
+    macro_E = torch.zeros(table.return_E.numel())
+    step_return_E = torch.zeros_like(macro_E, dtype=torch.float64)
+    for events, advantage in zip(episodes, episode_N, strict=True):
+        macro_E[events] = advantage
+        step_return_E[events] = discounted_return(table.rewards(events), spec.gamma)
+    step_E = _normalize(step_return_E, anchor_E, replace(spec, singleton="zero"))
+    return Advantage(value=macro_E + spec.step_weight * step_E, level="event")
+
+
 @register_estimator("gae")
 def _estimate_gae(table: CreditTable, spec: AdvantageSpec) -> Advantage:
-    """A critic's advantages: needs ``episode_E``, ``step_E``, ``reward_E`` and ``value_E``; not whitened."""
+    """A critic's advantages over the events of an episode, and the lambda-returns ``A + V`` it is trained towards.
+
+    An episode cut by a limit counts as ended: there is no next state that could be valued, and limits are part of the
+    task here.
+    """
     if table.value_E is None:
         raise ConfigError("estimator 'gae' needs a critic's values, value_E, and the table has none; take another one")
-    episode_E, step_E = table.key(("episode",), "event"), table._key_column("step", "event")
-    reward_E, value_E = table._key_column("reward", "event"), table._key_column("value", "event")
     advantage_E = torch.zeros(table.return_E.numel())
-    for episode in torch.unique(episode_E):
-        events = (episode_E == episode).nonzero().squeeze(1)
-        events = events[torch.argsort(step_E[events], stable=True)]
-        bootstrap = 0.0 if table.bootstrap_E is None else float(table.bootstrap_E[events[-1]])
+    for events in table.episodes():
         advantage_E[events] = generalized_advantage(
-            reward_E[events], value_E[events], gamma=spec.gamma, gae_lambda=spec.gae_lambda, bootstrap=bootstrap
+            table.rewards(events), table.value_E[events], gamma=spec.gamma, gae_lambda=spec.gae_lambda
         )
-    return Advantage(value=advantage_E, level="event")
+    return Advantage(value=advantage_E, level="event", value_target_E=advantage_E + table.value_E.to(advantage_E))
 
 
 def _from_trajectories(
@@ -304,16 +230,17 @@ def _from_trajectories(
 ) -> Advantage:
     trajectory_M = table.key(("episode",), "row")
     num_trajectories = int(trajectory_M.max()) + 1 if trajectory_M.numel() else 0
-    score_N = _segment_mean(table.row_return().double(), trajectory_M, num_trajectories)
+    score_N = segment_mean(table.row_return().double(), trajectory_M, num_trajectories)
     group_N = torch.zeros(num_trajectories, dtype=torch.int64)
     group_N[trajectory_M] = table.key(spec.group_key, "row")
     return Advantage(value=compare(score_N, group_N)[trajectory_M], level="row")
 
 
-def _normalize(return_N: Tensor, group_N: Tensor, spec: AdvantageSpec) -> Tensor:
+def _normalize(return_N: Tensor, group_N: Tensor, spec: AdvantageSpec, trajectory_N: Tensor | None = None) -> Tensor:
     return group_relative(
         return_N,
         group_N,
+        trajectory_N=trajectory_N,
         ddof=spec.ddof,
         std_floor=spec.std_floor,
         singleton=spec.singleton,
@@ -321,7 +248,17 @@ def _normalize(return_N: Tensor, group_N: Tensor, spec: AdvantageSpec) -> Tensor
     )
 
 
-# --- segments -----------------------------------------------------------------------------------------------------
+# --- samples ------------------------------------------------------------------------------------------------------
+
+
+def _weigh(group_F: Tensor, trajectory_F: Tensor | None, num_groups: int) -> tuple[Tensor, Tensor]:
+    """Return [F] weights and [G] number of samples, or of trajectories whose samples share the weight of one."""
+    if trajectory_F is None:
+        return torch.ones(group_F.numel(), dtype=torch.float64), torch.bincount(group_F, minlength=num_groups)
+    share_S2, share_F, count_S = torch.unique(
+        torch.stack([group_F, trajectory_F]), dim=1, return_inverse=True, return_counts=True
+    )
+    return 1.0 / count_S[share_F].double(), torch.bincount(share_S2[0], minlength=num_groups)
 
 
 def _finite(return_N: Tensor, non_finite: NonFinite) -> Tensor:
@@ -333,22 +270,6 @@ def _finite(return_N: Tensor, non_finite: NonFinite) -> Tensor:
             "mend the reward, or set non_finite='exclude' to leave such samples out of their group"
         )
     return finite_N
-
-
-def _is_constant(value_N: Tensor, group_N: Tensor, num_groups: int) -> Tensor:
-    """Return [G]: whether the group's values cannot be told apart in float32."""
-    high_G = value_N.new_zeros(num_groups).scatter_reduce(0, group_N, value_N, "amax", include_self=False)
-    low_G = value_N.new_zeros(num_groups).scatter_reduce(0, group_N, value_N, "amin", include_self=False)
-    return high_G - low_G <= _RELATIVE_RESOLUTION * torch.maximum(high_G.abs(), low_G.abs())
-
-
-def _segment_sum(value_N: Tensor, group_N: Tensor, num_groups: int) -> Tensor:
-    return value_N.new_zeros(num_groups).index_add(0, group_N, value_N)
-
-
-def _segment_mean(value_N: Tensor, group_N: Tensor, num_groups: int) -> Tensor:
-    size_G = torch.bincount(group_N, minlength=num_groups).clamp(min=1)
-    return _segment_sum(value_N, group_N, num_groups) / size_G
 
 
 def _scatter(value_F: Tensor, kept_N: Tensor) -> Tensor:

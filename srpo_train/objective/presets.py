@@ -1,7 +1,7 @@
 """Named objectives: SRPO, its ablations and the baselines, as rows of one table of choices.
 
-How they differ from the papers they are named after is told per preset in `docs/objective.md`. All of them run over the
-same events and through the same training function.
+How they differ from the papers they are named after is told in `methods`. All of them run over the same events and
+through the same training function.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from srpo_envs.errors import ConfigError, UnknownIdError, near_miss
 from srpo_train.objective.spec import AdvantageSpec, Objective
 
 _TRAJECTORY = AdvantageSpec(estimator="trajectory_relative", group_key=("group",))
+_DR_MAS = AdvantageSpec(estimator="row_relative", group_key=("group", "agent"), singleton="raw")
 _TOKEN_PPO: dict[str, Any] = {"unit": "token", "reduction": "token", "dual_clip": 3.0}
+_SCORE_FUNCTION: dict[str, Any] = {"unit": "set", "scaling": "none", "form": "linear"}
 
 _SRPO = Objective(name="srpo")
 
@@ -24,11 +26,8 @@ PRESETS: dict[str, Objective] = {
         replace(_SRPO, name="srpo_none", scaling="none"),
         replace(_SRPO, name="srpo_mean", scaling="mean"),
         Objective(name="grpo", advantage=_TRAJECTORY, **_TOKEN_PPO),
-        Objective(
-            name="dr_mas",
-            advantage=AdvantageSpec(estimator="row_relative", group_key=("group", "agent"), singleton="raw"),
-            **_TOKEN_PPO,
-        ),
+        Objective(name="dr_mas", advantage=_DR_MAS, **_TOKEN_PPO),
+        Objective(name="dr_mas_trajectory", advantage=replace(_DR_MAS, weighting="trajectory"), **_TOKEN_PPO),
         Objective(
             name="at_grpo",
             advantage=AdvantageSpec(estimator="row_relative", group_key=("group", "turn", "agent")),
@@ -37,8 +36,7 @@ PRESETS: dict[str, Objective] = {
         Objective(
             name="magrpo",
             advantage=AdvantageSpec(estimator="mean_relative", group_key=("group", "turn")),
-            scaling="none",
-            form="linear",
+            **_SCORE_FUNCTION,
         ),
         Objective(
             name="gspo",
@@ -49,7 +47,9 @@ PRESETS: dict[str, Objective] = {
             clip_high=4e-4,
             reduction="row",
         ),
-        Objective(name="dapo", advantage=_TRAJECTORY, unit="token", clip_high=0.28, reduction="token"),
+        Objective(
+            name="dapo", advantage=_TRAJECTORY, unit="token", clip_high=0.28, reduction="token", drop_uniform=True
+        ),
         Objective(
             name="rloo",
             advantage=AdvantageSpec(estimator="leave_one_out", group_key=("group",)),
@@ -58,8 +58,18 @@ PRESETS: dict[str, Objective] = {
             reduction="row",
         ),
         Objective(
+            name="gigpo",
+            advantage=AdvantageSpec(estimator="gigpo", group_key=("group",), gamma=0.95),
+            **_TOKEN_PPO,
+        ),
+        Objective(
+            name="reinforce",
+            advantage=AdvantageSpec(estimator="mean_relative", group_key=()),
+            **_SCORE_FUNCTION,
+        ),
+        Objective(
             name="ppo",
-            advantage=AdvantageSpec(estimator="gae", gae_lambda=0.95),
+            advantage=AdvantageSpec(estimator="gae", gae_lambda=0.95, whiten=True),
             unit="token",
             reduction="token",
         ),

@@ -18,7 +18,9 @@ Reduction = Literal["event", "row", "token"]
 KlEstimator = Literal["k1", "k2", "k3"]
 Singleton = Literal["zero", "raw"]
 NonFinite = Literal["raise", "exclude"]
+Weighting = Literal["row", "trajectory"]
 Correction = Literal["none", "token", "member", "event"]
+RoleWeights = Literal["none", "multiplicity", "balanced"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +44,17 @@ class AdvantageSpec:
     """A group of one: ``zero`` advantage, or ``raw`` (mean 0, deviation 1, as Dr. MAS)."""
     non_finite: NonFinite = "raise"
     """A NaN or infinite return: ``raise``, or ``exclude`` it from its group and give it advantage 0."""
+    weighting: Weighting = "row"
+    """What counts once in a group's mean and deviation (`row_relative` only): a ``row``, or a ``trajectory`` whose rows
+    share its weight."""
     gamma: float = 1.0
-    """Discount per event (`gae` only)."""
+    """Discount per event (`gae`, and the steps of `gigpo`)."""
     gae_lambda: float = 1.0
     """Trace decay per event (`gae` only)."""
+    step_weight: float = 1.0
+    """Weight of the comparison at equal states beside that of whole episodes (`gigpo` only)."""
+    whiten: bool = False
+    """Shift and scale the advantages of a batch to mean 0 and standard deviation 1, after the estimator."""
 
     def __post_init__(self) -> None:
         """Reject constants no estimator can use."""
@@ -53,8 +62,15 @@ class AdvantageSpec:
         _one_of("non_finite", self.non_finite, NonFinite)
         _require(self.ddof in (0, 1), "ddof", "0 or 1", self.ddof)
         _require(self.std_floor > 0, "std_floor", "a positive number", self.std_floor)
+        _one_of("weighting", self.weighting, Weighting)
         _require(0 <= self.gamma <= 1, "gamma", "a number in [0, 1]", self.gamma)
         _require(0 <= self.gae_lambda <= 1, "gae_lambda", "a number in [0, 1]", self.gae_lambda)
+        _require(self.step_weight >= 0, "step_weight", "a number of at least 0", self.step_weight)
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether the estimator reads a critic's values."""
+        return self.estimator == "gae"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +102,8 @@ class Objective:
     """Upper bound of the ratio where the advantage is negative; above 1, usually 3. None is eq. 7 as written."""
     reduction: Reduction = "event"
     """What counts once in the mean: an event (eq. 7), a member row, or a token."""
+    drop_uniform: bool = False
+    """Leave out the events of a rollout group whose advantages are all 0, so that they do not count in the mean."""
     kl_coef: float = 0.0
     """Weight of the penalty on the divergence from the reference policy."""
     kl_estimator: KlEstimator = "k3"
@@ -97,6 +115,9 @@ class Objective:
     member or its event: with the same weights the engine that sampled gives slightly other probabilities."""
     correction_cap: float = 2.0
     """Largest such weight, at least 1; infinity truncates nothing."""
+    role_weights: RoleWeights = "none"
+    """Weigh the gradient of each role's rows: by one over its members in the event (``multiplicity``), or so that every
+    role of a policy has the same mass (``balanced``). See `srpo_train.role_weights`."""
 
     def __post_init__(self) -> None:
         """Reject choices that do not name an objective."""
@@ -111,6 +132,7 @@ class Objective:
         _require(self.kl_coef >= 0, "kl_coef", "a number of at least 0", self.kl_coef)
         _require(math.isfinite(self.entropy_coef), "entropy_coef", "a finite number", self.entropy_coef)
         _one_of("correction", self.correction, Correction)
+        _one_of("role_weights", self.role_weights, RoleWeights)
         _require(self.correction_cap >= 1, "correction_cap", "a number of at least 1", self.correction_cap)
 
 

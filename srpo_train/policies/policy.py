@@ -55,7 +55,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Make forward passes deterministic."""
-        _disable_dropout(self.model)
+        disable_dropout(self.model)
         self.model.train(bool(getattr(self.model, "is_gradient_checkpointing", False)))
 
     @classmethod
@@ -226,6 +226,20 @@ class Policy:
                 self.model.save_pretrained(target)
             self.tokenizer.save_pretrained(target)
 
+    @torch.no_grad()
+    def restore(self, directory: str | Path) -> None:
+        """Take back the weights that `save` wrote, in place, so that optimisers and engines keep what they hold.
+
+        Raises:
+            PolicyLoadError: the checkpoint is not there or not of this policy.
+        """
+        if self.share:
+            self.share.restore(self.policy_id, Path(directory))
+            return
+        stored, _ = read_checkpoint(self.policy_id, str(directory), self.model.dtype, None)
+        for parameter, saved in zip(self.model.parameters(), stored.parameters(), strict=True):
+            parameter.copy_(saved)
+
 
 def _model_below(policy_id: str, location: str, base: str | Path | None) -> str | Path:
     """Return where the model is: below the adapter that is stored at a location, or there itself."""
@@ -247,7 +261,7 @@ def _take_share(
     return shared.load_adapter(policy_id, location, is_trainable=is_trainable)
 
 
-def _disable_dropout(model: torch.nn.Module) -> None:
+def disable_dropout(model: torch.nn.Module) -> None:
     """Set every dropout probability to 0, in modules and in the attributes attention layers read."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):

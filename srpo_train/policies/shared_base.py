@@ -180,6 +180,15 @@ class Share:
         else:
             self.base.model.save_pretrained(directory, state_dict=self.base.state_dict())
 
+    def restore(self, policy_id: str, directory: Path) -> None:
+        """Fill the adapter with what `save` wrote; the base alone never changes.
+
+        Raises:
+            PolicyLoadError: the file cannot be read, or its weights are not those of the adapter.
+        """
+        if self.name:
+            lora.load_weights(policy_id, self.base.as_peft(), self.name, directory)
+
 
 class Bases:
     """Shared bases by what they are: the same source, number format, device and attention give the same object."""

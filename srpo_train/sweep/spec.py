@@ -28,7 +28,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt, PositiveInt, Strict, model_validator
 
-from srpo_train.config import Section, check_section, flatten, parse_override, read_toml
+from srpo_train.config import check_section, flatten, parse_override, read_toml
+from srpo_train.section import Section
 
 
 class Variant(Section):

@@ -28,8 +28,11 @@ from srpo_train.tiny.model import new_model, tiny_config
 from srpo_train.tiny.tokenizer import train_tokenizer
 from srpo_train.tiny.village.curriculum import VILLAGE
 from srpo_train.tiny.warm_start import make_examples, run_phase, single_thread
+from srpo_train.tiny.workflows.curriculum import WORKFLOWS
 
-CURRICULA: Mapping[str, Curriculum[Any]] = {curriculum.name: curriculum for curriculum in (ARITHMETIC, VILLAGE)}
+CURRICULA: Mapping[str, Curriculum[Any]] = {
+    curriculum.name: curriculum for curriculum in (ARITHMETIC, VILLAGE, WORKFLOWS)
+}
 """Recipes of the embedded policies, by the name of the shipped checkpoint."""
 
 RECIPE_FILE = "RECIPE.json"

@@ -11,11 +11,11 @@ import srpo_envs
 
 # fmt: off
 NAMES = [
-    "ActiveSet", "AecSetEnv", "Ask", "ConformanceReport", "EnvSpec", "Episode", "Event", "FreeText", "JointSetEnv",
-    "Malformed", "Member", "MemberOutput", "MemberRecord", "Outcome", "Pairing", "ParallelSetEnv", "Parsed", "Reply",
-    "Role", "SCHEMA_VERSION", "Schedule", "SetEnv", "SrpoError", "StepResult", "SurroundingsError", "Task",
-    "TaskFamily", "ToolCall", "branch", "check_set_env", "errors", "list_envs", "make", "read_episodes", "register",
-    "replay", "spec", "write_episodes",
+    "ActiveSet", "AecSetEnv", "Ask", "Budget", "ConformanceReport", "EnvSpec", "Episode", "Event", "FreeText",
+    "JointSetEnv", "Malformed", "Member", "MemberOutput", "MemberRecord", "Outcome", "Pairing", "ParallelSetEnv",
+    "Parsed", "Reply", "Role", "SCHEMA_VERSION", "Schedule", "SetEnv", "SrpoError", "StepResult",
+    "SurroundingsError", "Task", "TaskFamily", "ToolCall", "Usage", "branch", "check_set_env", "errors",
+    "list_envs", "make", "read_episodes", "register", "replay", "spec", "write_episodes",
 ]
 # fmt: on
 

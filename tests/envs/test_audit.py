@@ -114,6 +114,15 @@ BREAKS = {
         lambda e: with_event(dataclasses.replace(e, truncated=True), 4, truncated=True),
         {"end"},
     ),
+    "more tokens than the budget": (
+        lambda e: dataclasses.replace(e, env_kwargs={"budget": {"team_tokens": e.num_tokens - 1}}),
+        {"budget"},
+    ),
+    "more calls than the budget": (
+        lambda e: dataclasses.replace(e, env_kwargs={"budget": {"calls": 6}}),
+        {"budget"},
+    ),
+    "no budget at all": (lambda e: dataclasses.replace(e, env_kwargs={"budget": {"cals": 6}}), {"budget"}),
     "cut called natural": (lambda e: with_event(e, 4, terminated=False, truncated=True), {"end"}),
 }
 

@@ -11,7 +11,7 @@ import pytest
 
 from srpo_envs.checks import check_set_env
 from srpo_envs.core import SetEnv
-from srpo_envs.errors import ConformanceError
+from srpo_envs.errors import BudgetExhaustedError, ConformanceError
 from srpo_envs.parsing import Malformed, Parsed, parse_boxed_answer
 from srpo_envs.records import MemberOutput
 from srpo_envs.schedule import Role
@@ -115,6 +115,16 @@ def stumbles(text):
     return Parsed(int(text)) if text else Malformed("empty")  # raises on anything that is no number
 
 
+class Stumbles(Debate):
+    def schedule(self, task):
+        drafts = yield self.ask("debater", count=2, hint=self.hint())
+        try:
+            (final,) = yield self.ask("judge", drafts=drafts)
+        except BudgetExhaustedError as error:
+            raise RuntimeError("never thought of that") from error
+        return self.outcome(final)
+
+
 BREACHES = {
     "global random state": (GlobalRandom, "The same seed gives the same episodes"),
     "global state moved": (GlobalRandom, "Global random state is left as it was"),
@@ -128,6 +138,7 @@ BREACHES = {
     "agent names": (OddNames, "Agent names are role_number"),
     "returns": (TooManyReturns, "team returns are the sums of later rewards"),
     "golds": (lambda: Debate(tasks=WrongGolds()), "Every gold answer grades as 1.0"),
+    "budget": (Stumbles, "With a budget of one less than it used"),
     "parser": (lambda: Debate(parse=stumbles), "Any text is taken"),
 }
 
@@ -136,7 +147,7 @@ def test_a_sound_world_passes():
     report = check_set_env(Debate)
     assert report.name == "Debate"
     assert report.failures == ()
-    assert len(report.passed) == 17
+    assert len(report.passed) == 18
 
 
 @pytest.mark.parametrize("breach", BREACHES)

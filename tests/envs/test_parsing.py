@@ -2,6 +2,7 @@ r"""Readers of model text: which box and which tag decides, and what is malforme
 
 from __future__ import annotations
 
+import functools
 import time
 
 import pytest
@@ -9,15 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srpo_envs.parsing import (
+    CORRECT,
+    INCORRECT,
     MAX_QUERY_CHARS,
     Malformed,
     Parsed,
     extract_boxed,
     parse_answer,
     parse_boxed_answer,
+    parse_boxed_verdict,
     parse_route,
     parse_search,
+    parse_selection,
     parse_step,
+    parse_subtasks,
+    parse_text,
     parse_verdict,
 )
 
@@ -103,6 +110,109 @@ def test_verdict_needs_exactly_one_known_tag(response: str, expected: Parsed | M
 def test_verdict_words_and_tag_can_be_chosen() -> None:
     assert parse_verdict("<check>yes</check>", tag="check", verdicts=("yes", "no")) == Parsed("yes")
     assert parse_verdict("<verify>approve</verify>", tag="check") == Malformed("no verdict tag")
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (r"\boxed{Correct}", Parsed(CORRECT)),
+        (r"The sum is off. \boxed{ incorrect }", Parsed(INCORRECT)),
+        (r"\boxed{INCORRECT} as said", Parsed(INCORRECT)),
+        (r"The draft says \boxed{12}, which is wrong: \boxed{Incorrect}", Parsed(INCORRECT)),
+        (r"\boxed{Correct}? No: \boxed{Incorrect}", Parsed(INCORRECT)),
+        (r"\boxed{\boxed{Correct}}", Parsed(CORRECT)),
+        (r"<think>\boxed{Incorrect}</think>\boxed{Correct}", Parsed(CORRECT)),
+        (r"\boxed{Correct} The answer is \boxed{12}", Malformed("unknown verdict")),
+        (r"\boxed{not Correct}", Malformed("unknown verdict")),
+        (r"\boxed{Correct.}", Malformed("unknown verdict")),
+        (r"\boxed{Correct, Incorrect}", Malformed("unknown verdict")),
+        (r"\boxed{Сorrect}", Malformed("unknown verdict")),  # a Cyrillic first letter
+        ("Incorrect, that is not Correct", Malformed("no boxed answer")),
+        (r"\boxed{}", Malformed("empty or unclosed box")),
+        (r"\boxed{Correct} or \boxed{", Malformed("empty or unclosed box")),
+        (r"<think>\boxed{Correct}", Malformed("unfinished thinking")),
+        ("", Malformed("no boxed answer")),
+    ],
+)
+def test_a_boxed_verdict_is_one_known_word_in_the_last_box(response: str, expected: Parsed | Malformed) -> None:
+    assert parse_boxed_verdict(response) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("1", Parsed(1)),
+        (" 3 ", Parsed(3)),
+        ("03", Parsed(3)),
+        (r"\boxed{2}", Parsed(2)),
+        ("0", Malformed("no draft of that number")),
+        ("4", Malformed("no draft of that number")),
+        ("999999999", Malformed("no draft of that number")),
+        ("9" * 5000, Malformed("not a number")),
+        ("-1", Malformed("not a number")),
+        ("+1", Malformed("not a number")),
+        ("1.0", Malformed("not a number")),
+        ("1, 2", Malformed("not a number")),
+        ("[2]", Malformed("not a number")),
+        ("Draft 2", Malformed("not a number")),
+        ("２", Malformed("not a number")),
+        ("٢", Malformed("not a number")),
+        ("²", Malformed("not a number")),
+        ("", Malformed("empty or unclosed box")),
+    ],
+)
+def test_a_selection_is_the_number_of_a_draft(content: str, expected: Parsed | Malformed) -> None:
+    assert parse_selection(f"So \\boxed{{{content}}}.", num_drafts=3) == expected
+
+
+@pytest.mark.parametrize("response", ["I select 2.", "<think>\\boxed{2}</think>", "2"])
+def test_a_number_outside_the_box_selects_nothing(response: str) -> None:
+    assert parse_selection(response, num_drafts=3) == Malformed("no boxed answer")
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("SUBTASK 1: a", Parsed(("a",))),
+        ("First:\nSUBTASK 1: a\nSUBTASK 2:b\n", Parsed(("a", "b"))),
+        ("SUBTASK 1: a\nand more\n\nSubtask 2 : b", Parsed(("a\nand more", "b"))),
+        ("**SUBTASK 1:** a\n## SUBTASK 2: b", Parsed(("a", "b"))),
+        ("<think>SUBTASK 1: x</think>SUBTASK 1: a", Parsed(("a",))),
+        ("SUBTASK 1: like SUBTASK 2: of yesterday", Parsed(("like SUBTASK 2: of yesterday",))),
+        ("SUBTASK 01: a", Parsed(("a",))),
+        ("SUBTASK 1: a\nSUBTASK 2: b\nSUBTASK 3: c\nSUBTASK 4: d", Malformed("too many subtasks")),
+        ("SUBTASK 1: a\nSUBTASK 1: b", Malformed("subtasks not numbered in order")),
+        ("SUBTASK 1: a\nSUBTASK 3: b", Malformed("subtasks not numbered in order")),
+        ("SUBTASK 2: a\nSUBTASK 1: b", Malformed("subtasks not numbered in order")),
+        ("SUBTASK 0: a", Malformed("subtasks not numbered in order")),
+        ("SUBTASK 1:\nSUBTASK 2: b", Malformed("empty subtask")),
+        ("SUBTASK 1: a\nSUBTASK 2: ", Malformed("empty subtask")),
+        ("SUBTASK 1: **\n", Malformed("empty subtask")),
+        ("SUBTASK １: a", Malformed("no subtask")),
+        ("SUBTASK one: a", Malformed("no subtask")),
+        ("SUBTASK: a", Malformed("no subtask")),
+        ("1. a\n2. b", Malformed("no subtask")),
+        ("I have no SUBTASK 1: a", Malformed("no subtask")),
+        ("<think>SUBTASK 1: a", Malformed("unfinished thinking")),
+        ("", Malformed("no subtask")),
+    ],
+)
+def test_subtasks_count_from_one_at_the_start_of_lines(response: str, expected: Parsed | Malformed) -> None:
+    assert parse_subtasks(response, most=3) == expected
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("<think>hm</think> It is 7.\n", Parsed("It is 7.")),
+        ("It is 7.", Parsed("It is 7.")),
+        ("<think>hm</think>", Malformed("empty response")),
+        (" \u200b\n", Malformed("empty response")),
+        ("<think>It is 7.", Malformed("unfinished thinking")),
+    ],
+)
+def test_a_text_is_what_follows_the_thinking(response: str, expected: Parsed | Malformed) -> None:
+    assert parse_text(response) == expected
 
 
 @pytest.mark.parametrize(
@@ -198,22 +308,48 @@ def test_tags_in_any_order_make_the_decision_that_exactly_one_reader_accepts(tex
     assert step == Parsed(accepted[0]) if accepted else isinstance(step, Malformed)
 
 
-@given(st.text(alphabet=r"\boxed{} <>/thinkverfyapos1,[]", max_size=60))
+READERS = (
+    parse_boxed_answer,
+    parse_boxed_verdict,
+    parse_verdict,
+    parse_search,
+    parse_answer,
+    parse_step,
+    parse_text,
+    functools.partial(parse_route, low=1, high=5),
+    functools.partial(parse_selection, num_drafts=3),
+    functools.partial(parse_subtasks, most=3),
+)
+"""Every reader of a response."""
+
+
+@given(st.text(alphabet=r"\boxed{} <>/thinkverfyapos1,[]SUBTAK:", max_size=60))
 def test_no_text_makes_a_reader_raise(text: str) -> None:
-    for reader in (parse_boxed_answer, parse_verdict, parse_search, parse_answer, parse_step):
+    for reader in READERS:
         assert isinstance(reader(text), (Parsed, Malformed))
-    assert isinstance(parse_route(text, low=1, high=5), (Parsed, Malformed))
 
 
 @pytest.mark.parametrize(
-    "piece", ["<think>", "</think>", "<verify>", "<answer>", "\\boxed{", "{", "\\boxed ", "<route>[1,", "\\"]
+    "piece",
+    [
+        "<think>",
+        "</think>",
+        "<verify>",
+        "<answer>",
+        "\\boxed{",
+        "{",
+        "\\boxed ",
+        "<route>[1,",
+        "\\",
+        "\nSUBTASK 1:",
+        " *",
+    ],
 )
 def test_hostile_repetition_takes_linear_time(piece: str) -> None:
     text = "\\boxed{<think></think><answer>" + piece * 100_000
     start = time.perf_counter()
-    for reader in (parse_boxed_answer, parse_verdict, parse_search, parse_answer, parse_step):
+    for reader in READERS:
         reader(text)
-    parse_route(text, low=1, high=5)
     assert time.perf_counter() - start < 2.0
 
 

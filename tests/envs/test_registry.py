@@ -40,7 +40,18 @@ def own_ids(monkeypatch):
 
 
 @pytest.mark.parametrize("family", ["Arithmetic", "Math"])
-@pytest.mark.parametrize("workflow", ["SingleAgent", "SolverVerifier", "SolverVerifierFixed", "SolverVerifierRouted"])
+@pytest.mark.parametrize(
+    "workflow",
+    [
+        "SingleAgent",
+        "SolverVerifier",
+        "SolverVerifierFixed",
+        "SolverVerifierRouted",
+        "EvalOpt",
+        "Voting",
+        "OrchestratorWorkers",
+    ],
+)
 def test_every_pair_has_an_id(family, workflow):
     assert f"srpo_envs/{family}{workflow}-v0" in srpo_envs.list_envs()
 

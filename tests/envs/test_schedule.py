@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from factories import NumberTasks
 
 from srpo_envs.errors import RecordError, ScheduleError
 from srpo_envs.parsing import parse_boxed_answer
@@ -45,6 +46,18 @@ def test_joined_asks_keep_the_order_of_their_members():
     solver, critic = make_role("solver", seats=2), make_role("critic")
     joined = Ask("solver", ((solver, 1, "p"),), "") + Ask("critic", ((critic, 0, "q"),), "drafts")
     assert joined == Ask("solver+critic", ((solver, 1, "p"), (critic, 0, "q")), "drafts")
+
+
+def test_joined_asks_of_one_kind_stay_one_kind():
+    parts = [Ask("worker", ((make_role("worker", seats=2), seat, f"part {seat}"),), "a plan") for seat in (0, 1)]
+    joined = parts[0] + parts[1]
+    assert (joined.event_type, joined.state_label) == ("worker", "a plan")
+    assert [prompt for _, _, prompt in joined.seats] == ["part 0", "part 1"]
+
+
+def test_a_role_may_have_the_words_of_another_job():
+    role = Role.of(NumberTasks(), "aggregator", parse=parse_boxed_answer, job="selector")
+    assert (role.name, role.prompt) == ("aggregator", "$question\n$context\nBe selector.")
 
 
 def test_asks_that_share_an_agent_cannot_be_joined():

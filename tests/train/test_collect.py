@@ -11,7 +11,7 @@ import time
 import pytest
 from collect_world import SAMPLING, Troubled, answer, make_jobs, role_of, scripted
 
-from srpo_envs.errors import ConfigError, EngineError, EnvMisuseError, SurroundingsError, ToolError
+from srpo_envs.errors import ConfigError, EngineError, EnvMisuseError, NoEpisodeError, SurroundingsError, ToolError
 from srpo_envs.tasks.arithmetic import Arithmetic
 from srpo_envs.workflows.solver_verifier import SolverVerifier
 from srpo_train.collect import Collector, EpisodeJob, derive_seed
@@ -264,6 +264,22 @@ def test_progress_is_reported_up_to_the_last_episode(make_collector):
     make_collector().collect(make_jobs(4), SAMPLING, lambda done, total: seen.append((done, total)))
     assert seen[-1] == (4, 4)
     assert seen == sorted(seen)
+
+
+def test_each_episode_is_handed_over_as_it_ends_even_if_the_collection_fails(make_collector):
+    def crash():
+        raise ToolError("grader away")
+
+    ended = []
+    rollout = make_collector(tasks=Troubled({1: crash}), step_retries=0).collect(
+        make_jobs(3), SAMPLING, on_end=ended.append
+    )
+    assert {id(item) for item in ended} == {id(item) for item in (*rollout.episodes, *rollout.failed)}
+    collector = make_collector(tasks=Troubled(dict.fromkeys(range(2), crash)), step_retries=0)
+    failed = []
+    with pytest.raises(NoEpisodeError):
+        collector.collect(make_jobs(2), SAMPLING, on_end=failed.append)
+    assert sorted(item.job.episode_id for item in failed) == ["t0/g0", "t1/g0"]
 
 
 def test_a_thousand_episodes_leave_no_thread_and_no_file_behind(make_collector):

@@ -87,6 +87,30 @@ def test_a_policy_without_rows_keeps_its_weights(tiny_checkpoint):
     assert metrics["train/grad_norm"] == metrics["train/grad_norm/a"] > 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_are_in_memory_during_updates_only(tiny_checkpoint, dtype):
+    policy = load(tiny_checkpoint, "a")["a"]
+    policy.model.to(dtype)
+    learner = make_learner({"a": policy})
+    learner.update(make_batch(), step=0, seed=0)
+    held = [*policy.model.parameters(), *learner._optimizers["a"]._weights]
+    assert all(weight.grad is None for weight in held)
+
+
+def test_an_update_that_breaks_off_leaves_no_gradients(tiny_checkpoint, monkeypatch):
+    policies = load(tiny_checkpoint, "a")
+    learner = make_learner(policies)
+
+    def fail(learning_rate):
+        assert any(parameter.grad is not None for parameter in policies["a"].model.parameters())
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(learner._optimizers["a"], "step", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        learner.update(make_batch(), step=0, seed=0)
+    assert all(parameter.grad is None for parameter in policies["a"].model.parameters())
+
+
 def test_isolated_policies_are_all_updated_by_their_own_rows(tiny_checkpoint):
     policies = load(tiny_checkpoint, "a", "b")
     before = {policy_id: weights(policy) for policy_id, policy in policies.items()}

@@ -11,12 +11,12 @@ from factories import NumberTasks, boxed, make_episode, make_event
 from srpo_envs.errors import MemberMismatchError
 from srpo_envs.workflows.single_agent import SingleAgent
 from srpo_envs.workflows.solver_verifier import SolverVerifier
+from srpo_train.alarms import Alarms, AlarmsConfig
 from srpo_train.collect import Collector, EpisodeJob
 from srpo_train.engines.base import Sampling
 from srpo_train.engines.scripted import ScriptedEngine
 from srpo_train.engines.transformers import TransformersEngine
 from srpo_train.experience import build_experience
-from srpo_train.monitor import Monitor
 from srpo_train.objective import LossTensors, objective_value, preset
 from srpo_train.summary import summarize_rollout
 
@@ -103,6 +103,7 @@ def test_br_045_the_grader_and_the_statistics_see_real_answers_only(collect):
 
 def test_br_046_a_step_without_any_difference_in_reward_is_said():
     same = [make_episode(episode_id=f"e{i}", reward=0.0) for i in range(4)]
-    assert any("every episode of the step has reward 0" in said for said in Monitor().check(summarize_rollout(same)))
+    raised = Alarms(AlarmsConfig()).check(summarize_rollout(same))
+    assert any("every episode of the step has reward 0" in alarm.message for alarm in raised)
     different = [dataclasses.replace(same[0], reward=1.0, events=(make_event(1, team_return=1.0),)), *same[1:]]
-    assert not any("every episode" in said for said in Monitor().check(summarize_rollout(different)))
+    assert Alarms(AlarmsConfig()).check(summarize_rollout(different)) == []

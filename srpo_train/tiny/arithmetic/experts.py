@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from srpo_envs.core import SetEnv
 from srpo_envs.records import Event, Member
-from srpo_envs.tasks.arithmetic import Arithmetic, partial_results, write_partial_results
+from srpo_envs.tasks.arithmetic import Arithmetic
 from srpo_envs.tasks.base import Task
 from srpo_envs.workflows.single_agent import SingleAgent
 from srpo_envs.workflows.solver_verifier import SolverVerifier
-from srpo_train.tiny.experts import Cast, Expert, Habits, write_route, write_verdict
+from srpo_train.tiny.arithmetic.chains import ChainHabits, write_boxed, write_solution
+from srpo_train.tiny.experts import Cast, Expert, write_route, write_verdict
 
 SEATS = (1, 2, 3, 4, 5)
 """Numbers of solvers the examples cover."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TeamHabits(Habits):
-    """How often an expert of the arithmetic team errs.
+class TeamHabits(ChainHabits):
+    """How often an expert of the arithmetic team errs."""
 
-    Example:
-        ``TeamHabits(wrong_step=0.1)`` gets a chain of three steps right in about 0.9**3 of its responses.
-    """
-
-    wrong_step: float = 0.0
-    """A step's result is replaced by a random digit, from which the chain goes on."""
-    flipped_minus: float = 0.0
-    """A subtraction is done the wrong way round, b - a for a - b; drawn once for a response."""
-    bare_guess: float = 0.0
-    """A solver boxes a random digit without working."""
     random_verdict: float = 0.0
     """A verifier decides by the toss of a coin."""
     random_choice: float = 0.0
@@ -79,11 +70,7 @@ class ArithmeticCast(Cast[TeamHabits]):
         return gold if gold in leaders else leaders[0]
 
     def _solve(self, member: Member, habits: TeamHabits, rng: np.random.Generator) -> str:
-        if rng.random() < habits.bare_guess:
-            return _boxed(_digit(rng))
-        start, steps = self.task.info["start"], self.task.info["steps"]
-        results = _spoiled_results(start, steps, habits, rng)
-        return f"<think>{write_partial_results(start, steps, results)}</think>{_boxed(results[-1])}"
+        return write_solution(self.task.info["start"], self.task.info["steps"], habits, rng)
 
     def _verify(self, member: Member, habits: TeamHabits, rng: np.random.Generator) -> str:
         is_approved = self._favourite == self.task.gold and any(draft is not None for draft in self._drafts)
@@ -94,8 +81,8 @@ class ArithmeticCast(Cast[TeamHabits]):
     def _aggregate(self, member: Member, habits: TeamHabits, rng: np.random.Generator) -> str:
         readable = [draft for draft in self._drafts if draft is not None]
         if readable and rng.random() < habits.random_choice:
-            return _boxed(readable[int(rng.integers(len(readable)))])
-        return _boxed(self._favourite)
+            return write_boxed(readable[int(rng.integers(len(readable)))])
+        return write_boxed(self._favourite)
 
     def _route(self, member: Member, habits: TeamHabits, rng: np.random.Generator) -> str:
         num_seats = self.env.roles["solver"].seats
@@ -103,26 +90,6 @@ class ArithmeticCast(Cast[TeamHabits]):
         if rng.random() < habits.random_route:
             size = int(rng.integers(1, num_seats + 1))
         return write_route(range(1, size + 1))
-
-
-def _spoiled_results(
-    start: int, steps: Sequence[tuple[str, int]], habits: TeamHabits, rng: np.random.Generator
-) -> list[int]:
-    is_flipped = rng.random() < habits.flipped_minus
-    results: list[int] = []
-    for op, digit in steps:
-        value = results[-1] if results else start
-        result = (digit - value) % 10 if op == "-" and is_flipped else partial_results(value, [(op, digit)])[0]
-        results.append(_digit(rng) if rng.random() < habits.wrong_step else result)
-    return results
-
-
-def _boxed(answer: object) -> str:
-    return f"\\boxed{{{answer}}}"
-
-
-def _digit(rng: np.random.Generator) -> int:
-    return int(rng.integers(10))
 
 
 # --- where the examples come from ---------------------------------------------------------------------------------

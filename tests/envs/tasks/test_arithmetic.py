@@ -9,6 +9,7 @@ from factories import boxed, play
 from hypothesis import given
 from hypothesis import strategies as st
 
+import srpo_envs
 from srpo_envs.schedule import Reply
 from srpo_envs.tasks.arithmetic import LEVELS, Arithmetic, partial_results, write_question
 from srpo_envs.tasks.generated import split_of
@@ -96,3 +97,28 @@ def test_a_right_answer_earns_one():
 def test_unknown_arguments_raise(kwargs, message):
     with pytest.raises(ValueError, match=message):
         Arithmetic(**kwargs)
+
+
+def test_a_plan_is_its_subtasks_and_results_are_numbered_each_in_a_line_of_its_own():
+    def reply(role, parsed, reason=""):
+        return Reply("unused", parsed, reason, f"{role}_0", role, 0)
+
+    replies = [
+        reply("orchestrator", ("3*7", "0-4\n[1] \\boxed{9}")),
+        reply("worker", "It is\n\\boxed{1}"),
+        reply("worker", None, "empty response"),
+        reply("evaluator", "Incorrect"),
+    ]
+    written = Arithmetic().render_context(replies)
+    assert written == "\n3*7\n0-4 [1] \\boxed{9}\n[1] It is \\boxed{1}\n[2] malformed\nIncorrect"
+
+
+def test_every_role_of_every_workflow_over_arithmetic_has_words_and_a_limit():
+    for env_id in srpo_envs.list_envs():
+        if env_id.startswith("srpo_envs/Arithmetic"):
+            assert all(role.max_new_tokens >= 8 for role in srpo_envs.make(env_id).roles.values())
+
+
+@pytest.mark.parametrize("role", ["solver", "generator", "evaluator", "orchestrator", "worker"])
+def test_longer_chains_get_more_room_where_they_are_worked_out(role):
+    assert Arithmetic(level=4).max_new_tokens(role) > Arithmetic(level=2).max_new_tokens(role)

@@ -13,6 +13,8 @@ from srpo_envs.errors import DatasetError, UnreadableGoldError
 from srpo_envs.tasks import loading
 from srpo_envs.tasks.base import Task
 from srpo_envs.tasks.loading import Choice, LoadedTasks, PublishedSet
+from srpo_envs.tasks.math_problems import MathProblems
+from srpo_envs.tasks.question_answering import QuestionAnswering
 from srpo_envs.tasks.rows import read_rows
 
 SETS = {
@@ -187,3 +189,23 @@ def test_a_shipped_set_has_its_own_parts_and_the_first_is_the_default():
 def test_what_would_mix_the_parts_of_a_shipped_set_is_refused(choice, message):
     with pytest.raises(ValueError, match=message):
         load_set(dataset="parts", **choice)
+
+
+# --- one file for many environments -------------------------------------------------------------------------------
+
+
+def test_environments_of_one_choice_share_their_tasks_and_a_changed_file_is_read_again(tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"problem": "1+1?", "answer": "2"}\n')
+    first, second = (MathProblems("custom", path=path) for _ in range(2))
+    assert first.task(0) is second.task(0)
+    path.write_text('{"problem": "1+1?", "answer": "2"}\n{"problem": "1+2?", "answer": "3"}\n')
+    assert (first.num_tasks, MathProblems("custom", path=path).num_tasks) == (1, 2)
+
+
+def test_a_set_is_not_taken_for_another_of_the_same_file(tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"question": "1+1?", "answer": "2", "final_answer": "3"}\n')
+    assert MathProblems("aime25", path=path).task(0).gold == "2"
+    assert MathProblems("olympiadbench", path=path).task(0).gold == "3"
+    assert QuestionAnswering("custom", path=path).task(0).gold == ("2",)

@@ -30,6 +30,7 @@ RESULTS = Results(
                     num_samples=2,
                     num_failed=0,
                     costs={"tokens_per_query": 12.0},
+                    metrics={"valid_rate/solver": 1.0},
                     per_task=(TaskResult(task_id="aime24/1", num_correct=1, num_samples=2, num_tokens=24),),
                 ),
                 7: SeedResult(avg_at_k=None, pass_at_k=None, num_samples=0, num_failed=2, costs={}, per_task=()),

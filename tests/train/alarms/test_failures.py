@@ -1,4 +1,4 @@
-"""`srpo_train.monitor`: quiet failures are said, once while they last."""
+"""Quiet failures of a step are said, once while they last."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from srpo_train.monitor import Monitor
+from srpo_train.alarms import Alarms, AlarmsConfig
 
 HEALTHY = {
     "rollout/reward_mean": 0.5,
@@ -22,7 +22,7 @@ HEALTHY = {
 
 
 def test_a_healthy_step_gives_no_warning() -> None:
-    assert Monitor().check(HEALTHY) == []
+    assert Alarms(AlarmsConfig()).check(HEALTHY) == []
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_a_healthy_step_gives_no_warning() -> None:
     ],
 )
 def test_a_quiet_failure_is_said_once_while_it_lasts(changed: dict[str, float], said: str) -> None:
-    monitor = Monitor()
-    (warning,) = monitor.check(HEALTHY | changed)
-    assert said in warning
-    assert monitor.check(HEALTHY | changed) == []
-    assert monitor.check(HEALTHY) == []
-    assert len(monitor.check(HEALTHY | changed)) == 1
+    alarms = Alarms(AlarmsConfig())
+    (alarm,) = alarms.check(HEALTHY | changed)
+    assert said in alarm.message
+    assert alarms.check(HEALTHY | changed) == []
+    assert alarms.check(HEALTHY) == []
+    assert len(alarms.check(HEALTHY | changed)) == 1

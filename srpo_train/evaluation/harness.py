@@ -1,0 +1,239 @@
+"""Resumable evaluation of several benchmarks into a directory, every sample kept.
+
+::
+
+    plan = EvalPlan(source="me", method="mine", model="mine", samples=16, worlds={"math500": World.open(...)})
+    results = run_evaluation(plan, Path("evals/mine"), {"policy": engine}, {"*": "policy"})
+
+A sample's random numbers follow from seed, task and number of the sample alone, so an evaluation that was killed and
+continued draws what one that was not would have drawn. What a sample left behind:
+
+- a finished episode: in `samples.jsonl`, right or wrong;
+- the team brought itself where no policy can answer (a prompt beyond the context, an agent that raises): wrong, with
+  its reason in `failed.jsonl`;
+- broken surroundings (an endpoint, a grader): lost, with its reason in `failed.jsonl`; counted apart, in no score, and
+  tried again when the evaluation is continued.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from srpo_envs.errors import NoEpisodeError
+from srpo_envs.records import Episode
+from srpo_train.collect import Collector, EpisodeJob, FailedEpisode, Mode, derive_seed
+from srpo_train.engines.base import Engine
+from srpo_train.evaluation.plan import EvalPlan, World, claimed_eval_dir
+from srpo_train.evaluation.results import (
+    RESULTS_FILE,
+    BenchmarkResult,
+    Results,
+    SeedResult,
+    read_results,
+    write_results,
+)
+from srpo_train.evaluation.samples import SampleFiles, failed_sample
+from srpo_train.evaluation.tally import Tally
+
+BATCH_SIZE = 512
+"""Samples that are collected together and held in memory meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far an evaluation is."""
+
+    benchmark: str
+    """What is being evaluated."""
+    seed: int
+    """Under which seed."""
+    num_done: int
+    """Samples of it that have an end."""
+    num_samples: int
+    """Samples of it in all."""
+    share_correct: float | None
+    """Share of correct samples so far; None before the first."""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def run_evaluation(
+    plan: EvalPlan,
+    directory: Path,
+    engines: Mapping[str, Engine],
+    roles: Mapping[str, str],
+    *,
+    mode: Mode = "rounds",
+    batch_size: int = BATCH_SIZE,
+    on_progress: OnProgress | None = None,
+) -> Results:
+    """Draw every sample of a plan that the directory does not hold yet, and score all of them.
+
+    Args:
+        plan: What to evaluate.
+        directory: Where samples and results are kept; one that holds an interrupted evaluation of this plan is
+            continued, and seeds and benchmarks are added to those there.
+        engines: Engine of each policy id.
+        roles: Policy id of each role.
+        mode: Order of work of the collector.
+        batch_size: Samples that are collected together; decides the memory, not the samples.
+        on_progress: Called as samples end.
+
+    Returns:
+        What `results.json` of the directory holds: this plan, and what was evaluated there before.
+
+    Raises:
+        ConfigError: the directory holds another evaluation, or a role has no policy.
+        EngineError: an engine failed as a whole; what was drawn is kept.
+        NoEpisodeError: not one of a whole batch of new samples came through; what was drawn is kept.
+        RecordError: a file of the directory is damaged.
+    """
+    with claimed_eval_dir(directory, plan) as whole:
+        results = _results_so_far(directory, whole)
+        for name, world in plan.worlds.items():
+            collector = Collector(world.make_env, engines, roles, mode=mode)
+            try:
+                for seed in plan.seeds:
+                    pair = _Pair(name, world, seed, plan)
+                    if pair.is_complete(results):
+                        pair.report(on_progress)
+                        continue
+                    try:
+                        pair.run(directory, collector, batch_size, on_progress)
+                    finally:
+                        results = _with(results, pair)
+                        write_results(directory, results)
+            finally:
+                collector.close()
+        return results
+
+
+class _Pair:
+    """One benchmark under one seed."""
+
+    def __init__(self, name: str, world: World, seed: int, plan: EvalPlan) -> None:
+        self.name = name
+        self.world = world
+        self.seed = seed
+        self.tally = Tally()
+        self._sampling = plan.sampling
+        self._task_ids = world.task_ids
+        self._jobs = [self._job(*numbers) for numbers in itertools.product(range(world.num_tasks), range(plan.samples))]
+        self._num_done = 0
+
+    def is_complete(self, results: Results) -> bool:
+        """Whether results hold every sample already."""
+        found = results.benchmarks[self.name].seeds.get(self.seed) if self.name in results.benchmarks else None
+        return found is not None and found.num_samples == len(self._jobs)
+
+    def run(self, directory: Path, collector: Collector, batch_size: int, on_progress: OnProgress | None) -> None:
+        """Draw what is missing."""
+        files = SampleFiles(directory / self.name / f"seed-{self.seed}")
+        settled, lost = self._restore(files)
+        self.report(on_progress)
+
+        def on_end(ended: Episode | FailedEpisode) -> None:
+            self._take(files, ended)
+            self.report(on_progress)
+
+        # What was lost before comes last: it may be lost again, and should hold nothing else up.
+        jobs = [job for job in self._jobs if job.episode_id not in settled]
+        jobs.sort(key=lambda job: job.episode_id in lost)
+        for batch in _batches(jobs, batch_size):
+            num_lost = self.tally.num_failed
+            try:
+                collector.collect(batch, self._sampling, on_end=on_end)
+            except NoEpisodeError:
+                is_news = any(job.episode_id not in lost for job in batch)
+                if is_news and self.tally.num_failed > num_lost:  # else all are wrong, or were lost before
+                    raise
+
+    def result(self) -> SeedResult:
+        """Return what was counted so far."""
+        return self.tally.result(self._task_ids)
+
+    def report(self, on_progress: OnProgress | None) -> None:
+        """Say how far it is."""
+        if on_progress:
+            on_progress(
+                Progress(
+                    benchmark=self.name,
+                    seed=self.seed,
+                    num_done=self._num_done,
+                    num_samples=len(self._jobs),
+                    share_correct=self.tally.share_correct,
+                )
+            )
+
+    def _job(self, task_index: int, sample: int) -> EpisodeJob:
+        task_id = self._task_ids[task_index]
+        group_id = f"{self.name}/seed-{self.seed}/{task_id}"
+        return EpisodeJob(
+            episode_id=f"{group_id}/k{sample}",
+            group_id=group_id,
+            task_index=task_index,
+            env_seed=derive_seed("eval", self.seed, task_id),
+        )
+
+    def _restore(self, files: SampleFiles) -> tuple[set[str], set[str]]:
+        """Count what is there; return the samples that have an end, and those that were lost."""
+        settled = set()
+        for episode in files.episodes():
+            settled.add(episode.episode_id)
+            self.tally.add(episode)
+        wrong, lost = files.take_failed()
+        for sample in wrong:
+            settled.add(sample.episode_id)
+            self.tally.add_wrong(sample.task_id, sample.reason)
+        self._num_done = len(settled)
+        return settled, {sample.episode_id for sample in lost}
+
+    def _take(self, files: SampleFiles, ended: Episode | FailedEpisode) -> None:
+        """Keep a sample, then count it."""
+        self._num_done += 1
+        if isinstance(ended, Episode):
+            files.add(ended)
+            self.tally.add(ended)
+            return
+        sample = failed_sample(ended, self._task_ids[ended.job.task_index])
+        files.add_failed(sample)
+        if sample.is_wrong:
+            self.tally.add_wrong(sample.task_id, sample.reason)
+        else:
+            self.tally.add_lost(sample.reason)
+
+
+def _batches(jobs: Sequence[EpisodeJob], size: int) -> Iterator[Sequence[EpisodeJob]]:
+    return (jobs[start : start + size] for start in range(0, len(jobs), size))
+
+
+def _results_so_far(directory: Path, plan: EvalPlan) -> Results:
+    """Results of what the directory holds, described as the plan of the whole directory does."""
+    first = next(iter(plan.worlds.values()))
+    found = read_results(directory).benchmarks if (directory / RESULTS_FILE).is_file() else {}
+    return Results(
+        method=plan.method,
+        model=plan.model,
+        source=plan.source,
+        samples=plan.samples,
+        budget=first.env_kwargs.get("budget"),
+        benchmarks={name: found[name] for name in plan.worlds if name in found},
+    )
+
+
+def _with(results: Results, pair: _Pair) -> Results:
+    world = pair.world
+    known = results.benchmarks[pair.name].seeds if pair.name in results.benchmarks else {}
+    benchmark = BenchmarkResult(
+        env_id=world.env_id,
+        num_tasks=world.num_tasks,
+        set_size=world.set_size,
+        expected_tasks=world.expected_tasks,
+        digest=world.digest,
+        seeds=dict(sorted({**known, pair.seed: pair.result()}.items())),
+    )
+    return replace(results, benchmarks={**results.benchmarks, pair.name: benchmark})
