@@ -155,8 +155,8 @@ class PolicyConfig(Section):
     """One set of parameters; roles that share it share its weights and its optimiser."""
 
     model: str
-    """Directory or hub id of a transformers causal model, or directory of a LoRA adapter; `builtin:tiny-team` and
-    `builtin:tiny-searchers` ship with the package."""
+    """Directory or hub id of a transformers causal model, or directory of a LoRA adapter; `builtin:tiny-team`,
+    `builtin:tiny-searchers` and `builtin:tiny-workflows` ship with the package."""
     trainable: bool = True
     """`false` for a policy that plays and is never updated; its events still count in the objective."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

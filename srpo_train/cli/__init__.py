@@ -23,6 +23,7 @@ from srpo_train.cli.play import play
 from srpo_train.cli.replay import replay
 from srpo_train.cli.report import report
 from srpo_train.cli.serve_policy import serve_policy
+from srpo_train.cli.study import study
 from srpo_train.cli.sweep import sweep
 from srpo_train.cli.train import train
 
@@ -65,6 +66,9 @@ app.command(
         "srpo train recipes/math-qwen3-4b.toml --dry-run",
     ),
 )(guarded(train))
+app.command(
+    "study", epilog=_examples("srpo study studies/tiny.toml --dry-run", "srpo study studies/tiny.toml --seeds 0")
+)(guarded(study))
 app.command(
     "sweep",
     epilog=_examples(

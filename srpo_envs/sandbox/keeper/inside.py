@@ -127,11 +127,11 @@ def confine(job: dict[str, Any]) -> None:
     """Give up, for good, what a program must not have."""
     _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     _prctl(_PR_SET_DUMPABLE, 1)
-    for name, value in job["rlimits"].items():
+    for name, (soft, hard) in job["rlimits"].items():
         number = getattr(resource, name)
-        _, hard = resource.getrlimit(number)
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(number, (value, value))
+        _, given = resource.getrlimit(number)
+        highest = hard if given == resource.RLIM_INFINITY else min(hard, given)
+        resource.setrlimit(number, (min(soft, highest), highest))
     _install_filter(bytes.fromhex(job["filter"]))
     sys.path[:] = [*job["path"], *(entry for entry in sys.path if entry != _HERE)]
 
