@@ -46,7 +46,8 @@ class Seat:
             if not self._is_loaded:
                 self.close()
                 return loading
-        return self._ask({"function": function, "args": args, "kwargs": kwargs}, limit_s)
+        done = self._ask({"function": function, "args": args, "kwargs": kwargs}, limit_s)
+        return report("killed") if "call" in done else done
 
     def load_checks(self, support: str, function: str) -> Report:
         """Start a process for trusted test code; `end_checks` ends it and leaves the box for the next."""
