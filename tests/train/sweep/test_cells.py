@@ -68,8 +68,20 @@ def test_what_only_the_objective_or_the_world_knows_is_checked_too(tmp_path: Pat
 
 def test_two_cells_never_share_a_directory(tmp_path: Path) -> None:
     variants = [{"label": "a b"}, {"label": "a  b"}]
-    with pytest.raises(ConfigError, match="share the directory 'a-b'"):
+    with pytest.raises(ConfigError, match="'a b' and 'a  b' would share the directory 'a-b'"):
         list_runs(make_sweep(tmp_path, variants=variants))
+
+
+@pytest.mark.parametrize("label", ["..", "/", "../..", "\x1b", "|"])
+def test_a_cell_never_takes_the_directory_of_the_sweep_or_one_above(tmp_path: Path, label: str) -> None:
+    with pytest.raises(ConfigError, match="no letter or digit to name its directory after"):
+        list_runs(make_sweep(tmp_path, variants=[{"label": label}]))
+
+
+@pytest.mark.parametrize(("label", "folder"), [("../../a", "a"), ("/etc", "etc"), ("größer", "größer"), ("日本", "日本")])
+def test_labels_of_any_script_name_directories_below_the_sweep_s(tmp_path: Path, label: str, folder: str) -> None:
+    (run,) = list_runs(make_sweep(tmp_path, variants=[{"label": label}]))
+    assert run.run_dir == tmp_path / folder / "seed-0"
 
 
 def test_a_claimed_sweep_has_its_recipes_and_its_index(tmp_path: Path) -> None:
