@@ -159,11 +159,17 @@ def read_cells(out: str | Path) -> list[Cell]:
     """Return the cells of a sweep directory.
 
     Raises:
-        RecordError: it is not the directory of a sweep.
+        RecordError: it is not the directory of a sweep, or its index is damaged.
     """
     if cells := _known_cells(Path(out)):
         return cells
     raise RecordError(f"{out}: no {INDEX_FILE}; is it the directory of a sweep?")
+
+
+def list_run_dirs(out: str | Path, cell: Cell) -> list[Path]:
+    """Return the run directories that a cell has, by seed; anything else that lies there is not one."""
+    folders = [folder for folder in (Path(out) / cell.folder).glob("seed-*") if folder.name[5:].isdecimal()]
+    return sorted(folders, key=lambda folder: int(folder.name[5:]))
 
 
 def standing(recipe: Recipe) -> Standing:
@@ -236,10 +242,13 @@ def slug(text: str) -> str:
 
 
 def _known_cells(out: Path) -> list[Cell]:
+    index = out / INDEX_FILE
     try:
-        return [Cell(**entry) for entry in json.loads((out / INDEX_FILE).read_text(encoding="utf-8"))]
+        return [Cell(**entry) for entry in json.loads(index.read_text(encoding="utf-8"))]
     except FileNotFoundError:
         return []
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"{index}: not a list of cells ({error}); the file is damaged, remove it") from error
 
 
 def _refuse_changes(runs: Iterable[Run]) -> None:

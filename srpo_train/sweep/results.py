@@ -16,7 +16,7 @@ from srpo_train.reporting.markdown import table_to_markdown
 from srpo_train.reporting.tables import Block, Column, Row, Score, Table, mark_best
 from srpo_train.reporting.tables import Cell as Entry
 from srpo_train.run_dir import RECIPE_FILE, write_whole
-from srpo_train.sweep.cells import Cell, read_cells, standing
+from srpo_train.sweep.cells import Cell, list_run_dirs, read_cells, standing
 
 CSV_FILE = "results.csv"
 """One line for every finished run."""
@@ -88,8 +88,7 @@ def read_results(out: str | Path) -> list[CellResult]:
     """
     found = []
     for cell in read_cells(out):
-        folders = sorted((Path(out) / cell.folder).glob("seed-*"), key=lambda folder: int(folder.name[5:]))
-        if runs := tuple(result for folder in folders if (result := _read_run(folder)) is not None):
+        if runs := tuple(result for folder in list_run_dirs(out, cell) if (result := _read_run(folder)) is not None):
             found.append(CellResult(cell=cell, runs=runs))
     return found
 
