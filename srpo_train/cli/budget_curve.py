@@ -80,8 +80,7 @@ def budget_curve(
             software=describe_software(),
         )
         methods.append(_Method(policies, plan))
-    if len({method.label for method in methods}) < len(methods):
-        raise ConfigError("two curves have the same name; give each a --label")
+    _refuse_shared_folders(methods)
     curves = {method.label: method.points(out, limit, amounts) for method in methods}
     _write(curves, out, methods[0].plan)
     _show(curves, samples)
@@ -101,6 +100,11 @@ class _Method:
         """Name of the curve."""
         return self.plan.method
 
+    @property
+    def folder(self) -> str:
+        """Directory of its evaluations, below that of the curves."""
+        return re.sub(r"[^\w.+-]+", "-", self.label).strip("-.")
+
     def points(self, out: Path, limit: str, amounts: Sequence[int]) -> list[CurvePoint]:
         """Evaluate under each budget, in a folder of the curve's name."""
         from srpo_train.cli._evaluation import quiet_failures, show_progress
@@ -116,7 +120,7 @@ class _Method:
             mode, max_concurrent = order_of_work(engines)
             return evaluate_budgets(
                 self.plan,
-                out / re.sub(r"[^\w.+-]+", "-", self.label).strip("-."),
+                out / self.folder,
                 engines,
                 self.policies.roles,
                 limit=limit,
@@ -124,6 +128,18 @@ class _Method:
                 mode=mode,
                 max_concurrent=max_concurrent,
                 on_progress=on_progress,
+            )
+
+
+def _refuse_shared_folders(methods: Sequence[_Method]) -> None:
+    seen: dict[str, _Method] = {}
+    for method in methods:
+        if not method.folder:
+            raise ConfigError(f"curve {method.label!r}: no letter or digit to name its directory after; give a --label")
+        if (other := seen.setdefault(method.folder, method)) is not method:
+            raise ConfigError(
+                f"curves {other.label!r} and {method.label!r} would share the directory {method.folder!r}; give each "
+                "a --label that differs more"
             )
 
 
@@ -159,8 +175,10 @@ def _write(curves: Mapping[str, Sequence[CurvePoint]], out: Path, plan: EvalPlan
 def _show(curves: Mapping[str, Sequence[CurvePoint]], samples: int) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from srpo_train.cli._evaluation import percent
+    from srpo_train.reporting.tables import plain
 
     titles = ("method", "budget", f"Avg@{samples}", f"Pass@{samples}", "tokens", "utility", "out of budget")
     table = Table(*titles, box=None, header_style="bold", pad_edge=False)
@@ -170,7 +188,7 @@ def _show(curves: Mapping[str, Sequence[CurvePoint]], samples: int) -> None:
         for point in points:
             told = [percent(value) for value in (point.avg_at_k, point.pass_at_k)]
             spent = [_number(value) for value in (point.tokens_per_query, point.utility)]
-            table.add_row(method, f"{point.amount:,}", *told, *spent, percent(point.out_of_budget_share))
+            table.add_row(Text(plain(method)), f"{point.amount:,}", *told, *spent, percent(point.out_of_budget_share))
     Console().print(table)
 
 
