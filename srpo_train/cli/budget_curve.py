@@ -175,10 +175,9 @@ def _write(curves: Mapping[str, Sequence[CurvePoint]], out: Path, plan: EvalPlan
 def _show(curves: Mapping[str, Sequence[CurvePoint]], samples: int) -> None:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     from srpo_train.cli._evaluation import percent
-    from srpo_train.reporting.tables import plain
+    from srpo_train.cli._text import shown
 
     titles = ("method", "budget", f"Avg@{samples}", f"Pass@{samples}", "tokens", "utility", "out of budget")
     table = Table(*titles, box=None, header_style="bold", pad_edge=False)
@@ -188,7 +187,7 @@ def _show(curves: Mapping[str, Sequence[CurvePoint]], samples: int) -> None:
         for point in points:
             told = [percent(value) for value in (point.avg_at_k, point.pass_at_k)]
             spent = [_number(value) for value in (point.tokens_per_query, point.utility)]
-            table.add_row(Text(plain(method)), f"{point.amount:,}", *told, *spent, percent(point.out_of_budget_share))
+            table.add_row(shown(method), f"{point.amount:,}", *told, *spent, percent(point.out_of_budget_share))
     Console().print(table)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from srpo_train.cli._errors import FAILED
+from srpo_train.cli._text import shown
 
 
 def study(
@@ -44,7 +45,7 @@ def study(
     console = Console()
     if is_dry_run:
         console.print(list_cells(runs))
-        console.print(f"{len(runs)} runs, {plan.processes} at once, into {plan.out}", highlight=False, soft_wrap=True)
+        console.print(shown(f"{len(runs)} runs, {plan.processes} at once, into {plan.out}"), soft_wrap=True)
         return
     outcomes = train_all(console, plan.out, runs, plan.processes)
     if report_failures(console, outcomes) < len(outcomes):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from srpo_train.cli._errors import FAILED
+from srpo_train.cli._text import shown
 
 if TYPE_CHECKING:
     from srpo_train.sweep import Sweep
@@ -45,7 +46,7 @@ def sweep(
     console = Console()
     if is_dry_run:
         console.print(list_cells(runs))
-        console.print(f"{len(runs)} runs, {plan.processes} at once, into {plan.out}", highlight=False, soft_wrap=True)
+        console.print(shown(f"{len(runs)} runs, {plan.processes} at once, into {plan.out}"), soft_wrap=True)
         return
     outcomes = train_all(console, plan.out, runs, plan.processes)
     if report_failures(console, outcomes) < len(outcomes):

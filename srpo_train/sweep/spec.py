@@ -31,7 +31,6 @@ from pydantic import Field, NonNegativeInt, PositiveInt, Strict, model_validator
 from srpo_train.config import check_section, flatten, parse_override, read_toml
 from srpo_train.section import Section
 
-
 OWN_KEYS = ("seed", "name", "output_dir")
 """Keys of a recipe that each run of a sweep is given; they distinguish no cells."""
 

@@ -78,7 +78,9 @@ def test_a_cell_never_takes_the_directory_of_the_sweep_or_one_above(tmp_path: Pa
         list_runs(make_sweep(tmp_path, variants=[{"label": label}]))
 
 
-@pytest.mark.parametrize(("label", "folder"), [("../../a", "a"), ("/etc", "etc"), ("größer", "größer"), ("日本", "日本")])
+@pytest.mark.parametrize(
+    ("label", "folder"), [("../../a", "a"), ("/etc", "etc"), ("größer", "größer"), ("日本", "日本")]
+)
 def test_labels_of_any_script_name_directories_below_the_sweep_s(tmp_path: Path, label: str, folder: str) -> None:
     (run,) = list_runs(make_sweep(tmp_path, variants=[{"label": label}]))
     assert run.run_dir == tmp_path / folder / "seed-0"
