@@ -1,4 +1,4 @@
-"""What commands that train many runs share: reading seeds, listing cells, training, telling what failed."""
+"""What commands that train many runs share: listing cells, training, telling what failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from srpo_envs.errors import ConfigError
 from srpo_train.cli._text import shown
 
 if TYPE_CHECKING:
@@ -16,18 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from srpo_train.sweep import Outcome, Run
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Read the value of ``--seeds``.
-
-    Raises:
-        ConfigError: it is not integers with commas between them.
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"--seeds {text}: expected integers with commas between them, such as 0,1,2") from None
 
 
 def train_all(console: Console, out: str | Path, runs: Sequence[Run], processes: int) -> list[Outcome]:

@@ -57,13 +57,14 @@ def budget_curve(
     beside them an evaluation directory for each method and budget. One source with several environments, such as a
     team and a single agent of one policy, makes one curve for each.
     """
+    from srpo_train.cli._numbers import whole_numbers
     from srpo_train.cli._worlds import find_policies, parse_arguments
-    from srpo_train.cli.eval import choose_world, default_method, open_worlds, read_seeds
+    from srpo_train.cli.eval import choose_world, default_method, open_worlds
     from srpo_train.engines.base import Sampling
     from srpo_train.evaluation import EvalPlan
     from srpo_train.run_dir import describe_software
 
-    amounts, given = _read_budgets(budgets), parse_arguments(arguments or [], split)
+    amounts, given = whole_numbers("--budgets", budgets, "32,64,128"), parse_arguments(arguments or [], split)
     methods = []
     for source, env, label in _curves(sources, envs or [], labels or []):
         policies = find_policies(source, device=device)
@@ -75,7 +76,7 @@ def budget_curve(
             checkpoint=policies.step,
             worlds=open_worlds(world, benchmarks, [], num_tasks),
             samples=samples,
-            seeds=read_seeds(seeds),
+            seeds=whole_numbers("--seeds", seeds),
             sampling=Sampling(temperature=temperature),
             software=describe_software(),
         )
@@ -152,13 +153,6 @@ def _curves(sources: Sequence[str], envs: Sequence[str], labels: Sequence[str]) 
             raise ConfigError(f"{name}: {len(given)} given for {number} curves; give one for each")
     columns = (list(given or [""]) * (number if len(given) < number else 1) for given in (sources, envs, labels))
     return list(zip(*columns, strict=True))
-
-
-def _read_budgets(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--budgets {text}: expected whole numbers, such as --budgets 32,64,128") from None
 
 
 def _write(curves: Mapping[str, Sequence[CurvePoint]], out: Path, plan: EvalPlan) -> None:

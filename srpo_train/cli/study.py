@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from srpo_train.cli._errors import FAILED
+from srpo_train.cli._numbers import whole_numbers
 from srpo_train.cli._text import shown
 
 
@@ -29,13 +30,13 @@ def study(
     """
     from rich.console import Console
 
-    from srpo_train.cli._grid import list_cells, numbers, report_failures, train_all
+    from srpo_train.cli._grid import list_cells, report_failures, train_all
     from srpo_train.config import parse_override
     from srpo_train.study import list_study_runs, load_study, write_study
     from srpo_train.sweep import check_runs
     from srpo_train.sweep.spec import merge, nested
 
-    given: dict[str, Any] = {"seeds": numbers(seeds)} if seeds else {}
+    given: dict[str, Any] = {"seeds": whole_numbers("--seeds", seeds)} if seeds else {}
     given |= {name: value for name, value in {"processes": processes, "out": out}.items() if value}
     plan = load_study(source, given)
     for text in changes or []:

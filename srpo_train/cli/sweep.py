@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from srpo_train.cli._errors import FAILED
+from srpo_train.cli._numbers import whole_numbers
 from srpo_train.cli._text import shown
 
 if TYPE_CHECKING:
@@ -56,14 +57,13 @@ def sweep(
 
 
 def _read(source: Path, grid: Sequence[str], changes: Sequence[str], *, seeds: str, processes: int, out: str) -> Sweep:
-    from srpo_train.cli._grid import numbers
     from srpo_train.config import parse_override
     from srpo_train.sweep import load_sweep
     from srpo_train.sweep.spec import merge, nested
 
     given: dict[str, Any] = {}
     if seeds:
-        given["seeds"] = numbers(seeds)
+        given["seeds"] = whole_numbers("--seeds", seeds)
     if processes:
         given["processes"] = processes
     if out:
