@@ -6,6 +6,7 @@ Every text here is plain: names of models and methods may hold anything, and eac
 from __future__ import annotations
 
 import math
+import statistics
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -115,6 +116,13 @@ class Score:
     """The number, or the mean over seeds."""
     spread: float | None = None
     """Sample standard deviation over seeds; None for a single one."""
+
+    @classmethod
+    def over(cls, values: Sequence[float]) -> Score:
+        """Return mean and sample standard deviation over seeds; no deviation for a single one."""
+        if not all(map(math.isfinite, values)):  # of which `statistics` takes no deviation
+            return cls(statistics.fmean(values), math.nan if len(values) > 1 else None)
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
     def cell(self, *, scale: float = 1.0, decimals: int = 1) -> Cell:
         """Return it as it is shown, multiplied by `scale`; what rounds to 0 has no sign."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,8 +76,7 @@ class StudyResult:
 
     def score(self, of: Callable[[StudyRun], float]) -> Score:
         """Return mean and sample standard deviation over the seeds; no deviation for a single one."""
-        values = [of(run) for run in self.runs]
-        return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+        return Score.over([of(run) for run in self.runs])
 
 
 def read_study(out: str | Path) -> list[StudyResult]:

@@ -62,6 +62,12 @@ def test_a_difference_that_rounds_to_nothing_has_no_sign() -> None:
     assert [Score(value).cell(scale=100).text for value in (-0.0004, 0.0, -0.0006)] == ["0.0", "0.0", "-0.1"]
 
 
+def test_a_score_over_seeds_has_their_sample_deviation_and_one_seed_has_none() -> None:
+    assert Score.over([1.0, 2.0, 3.0]) == Score(2.0, 1.0)
+    assert Score.over([1.0]) == Score(1.0, None)
+    assert Score.over([1.0, math.inf]).cell() == Cell(text="inf", spread="nan")
+
+
 def test_a_score_shows_its_deviation_in_the_same_unit() -> None:
     assert Score(0.613, 0.0051).cell(scale=100) == Cell(text="61.3", spread="0.5")
     assert Score(0.5).cell(decimals=2) == Cell(text="0.50")
