@@ -14,6 +14,7 @@ import typer
 
 from srpo_envs.errors import ConfigError, DatasetError, SrpoError, near_miss
 from srpo_train.cli._errors import FAILED
+from srpo_train.cli._numbers import whole_numbers
 
 if TYPE_CHECKING:
     from srpo_train.cli._worlds import PolicySource
@@ -97,7 +98,7 @@ def evaluate(
     from srpo_train.evaluation import EvalPlan, run_evaluation
     from srpo_train.run_dir import describe_software
 
-    kind, seed_list = read_engine_kind(engine), read_seeds(seeds)
+    kind, seed_list = read_engine_kind(engine), whole_numbers("--seeds", seeds)
     policies = find_policies(source, step=step, device=device)
     world = choose_world(policies, env, parse_arguments(arguments or [], split))
     plan = EvalPlan(
@@ -225,14 +226,6 @@ def _digest(value: Any) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=3).hexdigest()
 
 
-def read_seeds(text: str) -> tuple[int, ...]:
-    """Read ``0,1,2``."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"--seeds {text}: expected whole numbers, such as --seeds 0,1,2") from None
-
-
 def order_of_work(engines: Mapping[str, Engine]) -> tuple[Mode, int]:
     """Return how to collect from engines, and how many samples at once.
 
@@ -252,7 +245,7 @@ def _saying_what_is_kept(directory: Path) -> Iterator[None]:
     """Say, where the body ends early, that it was not for nothing."""
     try:
         yield
-    except (SrpoError, KeyboardInterrupt):
+    except (SrpoError, OSError, KeyboardInterrupt):
         if any(directory.glob("*/seed-*")):
             typer.echo(f"what was drawn is kept in {directory}; the same command goes on from there", err=True)
         raise

@@ -15,8 +15,9 @@ from srpo_train.metrics import read_metrics, series
 from srpo_train.reporting.markdown import table_to_markdown
 from srpo_train.reporting.tables import Block, Column, Row, Score, Table, mark_best
 from srpo_train.reporting.tables import Cell as Entry
+from srpo_train.reporting.traces import variation
 from srpo_train.run_dir import RECIPE_FILE, write_whole
-from srpo_train.sweep.cells import Cell, read_cells, standing
+from srpo_train.sweep.cells import Cell, list_run_dirs, read_cells, standing
 
 CSV_FILE = "results.csv"
 """One line for every finished run."""
@@ -54,7 +55,7 @@ class RunResult:
     grad_norm_mean: float
     """Gradient norm before clipping; mean over steps."""
     grad_norm_cv: float
-    """Its standard deviation over the steps, by its mean."""
+    """Its sample standard deviation over the steps, by its mean."""
     clip_fraction: float
     """Units whose gradient the clip cut off; mean over steps."""
     log_ratio_std: float
@@ -76,8 +77,7 @@ class CellResult:
 
     def score(self, of: Callable[[RunResult], float]) -> Score:
         """Return mean and sample standard deviation over the seeds; no deviation for a single one."""
-        values = [of(run) for run in self.runs]
-        return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+        return Score.over([of(run) for run in self.runs])
 
 
 def read_results(out: str | Path) -> list[CellResult]:
@@ -88,8 +88,7 @@ def read_results(out: str | Path) -> list[CellResult]:
     """
     found = []
     for cell in read_cells(out):
-        folders = sorted((Path(out) / cell.folder).glob("seed-*"), key=lambda folder: int(folder.name[5:]))
-        if runs := tuple(result for folder in folders if (result := _read_run(folder)) is not None):
+        if runs := tuple(result for folder in list_run_dirs(out, cell) if (result := _read_run(folder)) is not None):
             found.append(CellResult(cell=cell, runs=runs))
     return found
 
@@ -131,8 +130,8 @@ def make_table(title: str, results: Sequence[CellResult]) -> Table:
     counts = {len(result.runs) for result in results}
     notes = [
         f"Percent of {sample.num_tasks} held-out questions with {k} samples each; mean ± sample standard deviation "
-        f"over the seeds {', '.join(map(str, seeds))}. Variation is the standard deviation of the gradient norm over "
-        f"training steps by its mean; clipped is the share of units whose gradient the clip cut off."
+        f"over the seeds {', '.join(map(str, seeds))}. Variation is the sample standard deviation of the gradient "
+        f"norm over training steps by its mean; clipped is the share of units whose gradient the clip cut off."
     ]
     if len(counts) > 1:
         short = [f"{result.cell.label}: {len(result.runs)}" for result in results if len(result.runs) < len(seeds)]
@@ -172,7 +171,6 @@ def _read_run(run_dir: Path) -> RunResult | None:
     if not evaluated or not (progress := standing(recipe)).is_finished:
         return None
     last = evaluated[-1]
-    norms = series(lines, "train/grad_norm")[1]
     return RunResult(
         seed=recipe.seed,
         num_samples=recipe.eval.samples_per_task,
@@ -186,7 +184,7 @@ def _read_run(run_dir: Path) -> RunResult | None:
         tokens_per_episode=last["eval/num_tokens"] / last["eval/num_episodes"],
         cardinality_mean=_mean(lines, "train/cardinality_mean"),
         grad_norm_mean=_mean(lines, "train/grad_norm"),
-        grad_norm_cv=statistics.pstdev(norms) / statistics.fmean(norms) if any(norms) else 0.0,
+        grad_norm_cv=variation(series(lines, "train/grad_norm")[1]) or 0.0,
         clip_fraction=_mean(lines, "train/clip_fraction"),
         log_ratio_std=_mean(lines, "train/log_ratio_std"),
         zero_variance_groups=_mean(lines, "rollout/zero_variance_groups"),

@@ -84,6 +84,10 @@ def test_one_sign_alone_is_not_amplification(norms: list[float], perplexities: l
 # --- what is compared with the start of the run -------------------------------------------------------------------
 
 
+def test_a_role_without_a_gradient_at_most_steps_has_none_to_outgrow() -> None:
+    assert raised(amplified([0.0, 0.0, 0.0, 0.5], [1.0, 1.0, 1.0, 2.0], alignment=1.5)) == []
+
+
 def test_a_role_that_writes_as_another_did_is_captured() -> None:
     # The start is the mean of five steps, 0.1; the mean of the newest three reaches 0.1 + 0.5 at step 7.
     lines = run("rollout/role_capture/judge", [0.1] * 5 + [0.6, 0.6, 0.6, 0.0])
