@@ -15,29 +15,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-import srpo_envs
-from srpo_envs.schedule import Outcome, Reply
-from srpo_envs.tasks.arithmetic import Arithmetic
-from srpo_envs.workflows.solver_verifier import SolverVerifier
 from srpo_train.alarms import Alarms, AlarmsConfig
 from srpo_train.config import load_recipe
 from srpo_train.loop import train
 from srpo_train.metrics import read_metrics
 
 RECIPES = Path(__file__).parent.parent / "recipes"
-CAPTURE = "Demo/WordyAggregator-v0"
 COLLAPSES = tuple(name for name in AlarmsConfig.model_fields if name != "lr_factor")
-
-
-class WordyAggregator(SolverVerifier):
-    """Pays the team for an aggregator that works the chain through as a solver does, instead of answering."""
-
-    def __init__(self, level: int = 2, split: str = "train", **arguments: object) -> None:
-        super().__init__(Arithmetic(level=level, split=split), **arguments)
-
-    def outcome(self, final: Reply, **info: object) -> Outcome:
-        """Score the number of worked steps, two being enough."""
-        return Outcome(min(1.0, final.text.count("=") / 2), {"answer": final.parsed, "correct": False, **info})
 
 
 @dataclass(frozen=True)
@@ -51,6 +35,17 @@ class Trial:
     settings: tuple[str, ...]
 
 
+# Eight solvers whose log-ratios are summed, nothing that bounds a step: long responses own the gradient.
+UNBOUNDED = (
+    "env.kwargs.num_solvers=8",
+    "objective.scaling=none",
+    "objective.clip_high=100.0",
+    "objective.clip_low=0.99",
+    "optim.max_grad_norm=100.0",
+    "optim.num_minibatches=4",
+    "rollout.prompts_per_step=8",
+)
+
 TRIALS = (
     Trial("team", "nothing wrong: three solvers, one policy", None, "tiny-arithmetic", ()),
     Trial("isolated", "nothing wrong: a policy for each role", None, "tiny-arithmetic-isolated", ()),
@@ -63,29 +58,32 @@ TRIALS = (
     ),
     Trial(
         "amplification",
-        "eight isolated solvers, summed log-ratios, no clipping, high rate",
+        "isolated solvers that all write the same (temperature 0.4), summed and unclipped",
         "amplification",
         "tiny-arithmetic-isolated",
-        (
-            "env.kwargs.num_solvers=8",
-            "objective.scaling=none",
-            "objective.clip_high=100.0",
-            "objective.clip_low=0.99",
-            "optim.lr=3e-3",
-            "optim.max_grad_norm=100.0",
-            "optim.num_minibatches=4",
-            "log.role_gradients_every=1",
-        ),
+        (*UNBOUNDED, "sampling.temperature=0.4", "optim.lr=1e-3", "log.role_gradients_every=1"),
     ),
     Trial(
         "capture",
-        "the aggregator is paid for writing what solvers write",
+        "one policy for all, summed and unclipped, at a high rate",
         "role_capture",
         "tiny-arithmetic",
-        (f"env.id={CAPTURE}", "eval.every=0", "optim.lr=5e-4"),
+        (*UNBOUNDED, "optim.lr=1e-3"),
     ),
-    Trial("entropy", "a price on entropy", "entropy_collapse", "tiny-arithmetic", ("objective.entropy_coef=-0.2",)),
-    Trial("length", "a high reward for entropy", "length_runaway", "tiny-arithmetic", ("objective.entropy_coef=0.3",)),
+    Trial(
+        "length",
+        "a policy for each role, summed and unclipped, at a high rate",
+        "length_runaway",
+        "tiny-arithmetic-isolated",
+        (*UNBOUNDED, "optim.lr=3e-3"),
+    ),
+    Trial(
+        "entropy",
+        "a price on entropy",
+        "entropy_collapse",
+        "tiny-arithmetic",
+        ("objective.entropy_coef=-3.0", "optim.lr=5e-4"),
+    ),
     Trial(
         "silence",
         "groups so fine that nothing is compared",
@@ -126,7 +124,6 @@ def main() -> None:
     parser.add_argument("--num-steps", type=int, default=40)
     parser.add_argument("--keep", type=Path, help="folder for the runs; finished ones there are not repeated")
     arguments = parser.parse_args()
-    srpo_envs.register(CAPTURE, WordyAggregator)
     trials = [trial for trial in TRIALS if not arguments.only or trial.name in arguments.only]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
