@@ -33,6 +33,7 @@ class Trial:
     expected: str | None
     recipe: str
     settings: tuple[str, ...]
+    num_steps: int
 
 
 # Eight solvers whose log-ratios are summed, nothing that bounds a step: long responses own the gradient.
@@ -47,21 +48,23 @@ UNBOUNDED = (
 )
 
 TRIALS = (
-    Trial("team", "nothing wrong: three solvers, one policy", None, "tiny-arithmetic", ()),
-    Trial("isolated", "nothing wrong: a policy for each role", None, "tiny-arithmetic-isolated", ()),
+    Trial("team", "nothing wrong: three solvers, one policy", None, "tiny-arithmetic", (), 40),
+    Trial("isolated", "nothing wrong: a policy for each role", None, "tiny-arithmetic-isolated", (), 40),
     Trial(
         "cliff",
         "a learning rate 25 times too high once it has learnt",
         "validation_cliff",
         "tiny-arithmetic",
         ("optim.lr=5e-3", "optim.warmup_steps=20", "optim.max_grad_norm=100.0", "eval.every=4", "eval.num_tasks=128"),
+        24,
     ),
     Trial(
         "amplification",
-        "isolated solvers that all write the same (temperature 0.4), summed and unclipped",
+        "isolated solvers, summed and unclipped, at a rate that rises",
         "amplification",
         "tiny-arithmetic-isolated",
-        (*UNBOUNDED, "sampling.temperature=0.4", "optim.lr=1e-3", "log.role_gradients_every=1"),
+        (*UNBOUNDED, "optim.lr=3e-3", "optim.warmup_steps=24", "log.role_gradients_every=1"),
+        24,
     ),
     Trial(
         "capture",
@@ -69,13 +72,15 @@ TRIALS = (
         "role_capture",
         "tiny-arithmetic",
         (*UNBOUNDED, "optim.lr=1e-3"),
+        12,
     ),
     Trial(
         "length",
-        "a policy for each role, summed and unclipped, at a high rate",
+        "isolated solvers, summed and unclipped, sampled at temperature 0.4",
         "length_runaway",
         "tiny-arithmetic-isolated",
-        (*UNBOUNDED, "optim.lr=3e-3"),
+        (*UNBOUNDED, "optim.lr=1e-3", "sampling.temperature=0.4"),
+        14,
     ),
     Trial(
         "entropy",
@@ -83,6 +88,7 @@ TRIALS = (
         "entropy_collapse",
         "tiny-arithmetic",
         ("objective.entropy_coef=-3.0", "optim.lr=5e-4"),
+        12,
     ),
     Trial(
         "silence",
@@ -90,13 +96,14 @@ TRIALS = (
         "silent_batches",
         "tiny-arithmetic",
         ("objective.group_key=['group', 'event_type', 'episode']",),
+        12,
     ),
 )
 
 
-def run(trial: Trial, folder: Path, num_steps: int) -> list[tuple[int, str, str]]:
+def run(trial: Trial, folder: Path) -> list[tuple[int, str, str]]:
     """Train and return (step, alarm, role) of every alarm."""
-    settings = [f"train.num_steps={num_steps}", f"output_dir={folder}", f"name={trial.name}", *trial.settings]
+    settings = [f"train.num_steps={trial.num_steps}", f"output_dir={folder}", f"name={trial.name}", *trial.settings]
     run_dir = train(load_recipe(RECIPES / f"{trial.recipe}.toml", settings), resume=True)
     alarms = Alarms(AlarmsConfig())
     found = [(int(line["step"]), alarm) for line in read_metrics(run_dir) for alarm in alarms.check(line)]
@@ -121,13 +128,12 @@ def is_right(trial: Trial, raised: Sequence[str]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names of rows")
-    parser.add_argument("--num-steps", type=int, default=40)
     parser.add_argument("--keep", type=Path, help="folder for the runs; finished ones there are not repeated")
     arguments = parser.parse_args()
     trials = [trial for trial in TRIALS if not arguments.only or trial.name in arguments.only]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
-        show([(trial, run(trial, folder, arguments.num_steps)) for trial in trials])
+        show([(trial, run(trial, folder)) for trial in trials])
 
 
 if __name__ == "__main__":
