@@ -8,7 +8,7 @@ stop or all: what cannot be read is `Malformed` with a short stable reason, whic
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ _BOX_COMMAND = re.compile(r"\\boxed(?![A-Za-z])")
 _FBOX_COMMAND = re.compile(r"\\fbox(?![A-Za-z])")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)|\\[A-Za-z]+|[^\W\d_](?![^\W\d_])")
+_FENCE = re.compile(r"[ \t]*```([^\s`]*)[ \t]*\r?")
 _ROUTE_INDEX = re.compile(r"[0-9]{1,9}")
 _SUBTASK = re.compile(r"^[ \t#*]*SUBTASK[ \t]*([0-9]{1,9})[ \t]*:[ \t*]*", re.MULTILINE | re.IGNORECASE)
 """The head of a subtask, at the start of a line and maybe set in bold."""
@@ -232,6 +233,55 @@ def parse_subtasks(text: str, *, most: int) -> Parsed | Malformed:
     ends = [head.start() for head in heads[1:]] + [len(visible)]
     subtasks = [visible[head.end() : end].strip() for head, end in zip(heads, ends, strict=True)]
     return Parsed(tuple(subtasks)) if all(subtasks) else Malformed("empty subtask")
+
+
+# --- code ---------------------------------------------------------------------------------------------------------
+
+
+def parse_code_block(text: str, *, languages: Sequence[str] = ("python", "py", "python3")) -> Parsed | Malformed:
+    """Read a programmer's response: `Parsed(program)` of the last fenced block in one of the languages.
+
+    A fence is a line of three backticks, which may name a language; its block ends at the next line of bare backticks.
+    Blocks inside thinking are not read, blocks of other languages or of none are passed over, and a last block that
+    never ends is malformed, whatever came before it.
+
+    Args:
+        text: the whole response.
+        languages: names a block may carry, in small letters.
+
+    Returns:
+        The program between the fences, or why there is none.
+    """
+    visible = _after_thinking(text)
+    if visible is None:
+        return Malformed("unfinished thinking")
+    program: str | None = None
+    for language, content, is_closed in _fenced_blocks(visible):
+        if language in languages:
+            if not is_closed:
+                return Malformed("unclosed code block")
+            program = content
+    if program is None:
+        return Malformed("no code block")
+    return Parsed(program) if program.strip() else Malformed("empty code block")
+
+
+def _fenced_blocks(text: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield the language of every block in small letters, its content, and whether it ends; only the last may not."""
+    language: str | None = None
+    lines: list[str] = []
+    for line in text.split("\n"):
+        fence = _FENCE.fullmatch(line)
+        if language is None:
+            if fence is not None:
+                language, lines = fence[1].casefold(), []
+        elif fence is not None and not fence[1]:
+            yield language, "\n".join(lines), True
+            language = None
+        else:
+            lines.append(line)
+    if language is not None:
+        yield language, "\n".join(lines), False
 
 
 # --- tags ---------------------------------------------------------------------------------------------------------

@@ -155,8 +155,8 @@ class PolicyConfig(Section):
     """One set of parameters; roles that share it share its weights and its optimiser."""
 
     model: str
-    """Directory or hub id of a transformers causal model, or directory of a LoRA adapter; `builtin:tiny-team` and
-    `builtin:tiny-searchers` ship with the package."""
+    """Directory or hub id of a transformers causal model, or directory of a LoRA adapter; `builtin:tiny-team`,
+    `builtin:tiny-searchers` and `builtin:tiny-workflows` ship with the package."""
     trainable: bool = True
     """`false` for a policy that plays and is never updated; its events still count in the objective."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -434,9 +434,7 @@ class OptimConfig(Section):
 
 
 class CriticConfig(Section):
-    """The critic of presets that need one (`ppo`); it values the state before each event, for the whole team. May be
-    left out: then it starts from the first trained policy's model, with that policy's settings.
-    """
+    """The critic of presets that need one (`ppo`), which values the state before each event for the whole team."""
 
     model: str | None = None
     """Directory or hub id of a transformers causal model with the policies' tokenizer; a head that gives one number, at

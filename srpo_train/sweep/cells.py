@@ -190,7 +190,7 @@ def _cells(sweep: Sweep) -> Iterator[tuple[Cell, dict[str, Any]]]:
             labels = [variant.label] if sweep.variants or not axes else []
             cell = Cell(
                 label=", ".join([*labels, *(f"{name} = {value}" for name, value in chosen.items())]),
-                folder="_".join(_slug(part) for part in [*labels, *(f"{n}={v}" for n, v in chosen.items())]),
+                folder="_".join(slug(part) for part in [*labels, *(f"{n}={v}" for n, v in chosen.items())]),
                 group=variant.group,
                 settings=flatten(variant.set) | settings,
             )
@@ -207,8 +207,8 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _slug(text: str) -> str:
-    """A part of a directory's name; dots stay within numbers."""
+def slug(text: str) -> str:
+    """Return a text as a part of a directory's name; dots stay within numbers."""
     return re.sub(r"(?:[^\w=.+-]|\.(?!\d))+", "-", text.replace(" = ", "="), flags=re.ASCII).strip("-").lower()
 
 

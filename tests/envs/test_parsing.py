@@ -19,6 +19,7 @@ from srpo_envs.parsing import (
     parse_answer,
     parse_boxed_answer,
     parse_boxed_verdict,
+    parse_code_block,
     parse_route,
     parse_search,
     parse_selection,
@@ -311,6 +312,7 @@ def test_tags_in_any_order_make_the_decision_that_exactly_one_reader_accepts(tex
 READERS = (
     parse_boxed_answer,
     parse_boxed_verdict,
+    parse_code_block,
     parse_verdict,
     parse_search,
     parse_answer,
@@ -341,6 +343,8 @@ def test_no_text_makes_a_reader_raise(text: str) -> None:
         "\\boxed ",
         "<route>[1,",
         "\\",
+        "```python\n",
+        "```",
         "\nSUBTASK 1:",
         " *",
     ],
@@ -351,6 +355,32 @@ def test_hostile_repetition_takes_linear_time(piece: str) -> None:
     for reader in READERS:
         reader(text)
     assert time.perf_counter() - start < 2.0
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("So:\n```python\nprint(1)\n```\nDone.", Parsed("print(1)")),
+        ("```python\nx = 1\n```\nbetter:\n```Python\nx = 2\n\ny = 3\n```", Parsed("x = 2\n\ny = 3")),
+        ("```py\r\nx\r\n```\r", Parsed("x\r")),
+        ("  ```python3 \n  x\n  ```", Parsed("  x")),
+        ("```python\nx = 1\n```\n```json\n{}\n```", Parsed("x = 1")),
+        ("```json\n```python\nx\n```\n", Malformed("no code block")),
+        ("<think>```python\nx\n```</think>```python\ny\n```", Parsed("y")),
+        ("<think>\n```python\nx\n```\n</think>\n```python\ny\n```", Parsed("y")),
+        ("<think>\n```python\nx\n```", Malformed("unfinished thinking")),
+        ("```python\ns = '''```'''\n```", Parsed("s = '''```'''")),
+        ("```python\nx\n```\n```python\ny", Malformed("unclosed code block")),
+        ("```python\nx\n```\n```\nmore", Parsed("x")),
+        ("```\nx\n```", Malformed("no code block")),
+        ("```python\n \n```", Malformed("empty code block")),
+        ("```python x = 1```", Malformed("no code block")),
+        ("print(1)", Malformed("no code block")),
+        ("", Malformed("no code block")),
+    ],
+)
+def test_the_last_closed_python_block_is_the_program(response: str, expected: Parsed | Malformed) -> None:
+    assert parse_code_block(response) == expected
 
 
 def test_a_query_beyond_what_search_servers_take_is_malformed():

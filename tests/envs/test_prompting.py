@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.resources
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,3 +68,23 @@ def test_math_prompts_have_the_three_parts_in_order(role):
 def test_a_missing_template_is_named(family, name, message):
     with pytest.raises(UnknownIdError, match=message):
         load_prompt(family, name)
+
+
+# --- shipped templates --------------------------------------------------------------------------------------------
+
+PROMPTS = importlib.resources.files("srpo_envs") / "prompts"
+
+
+@pytest.mark.parametrize("name", sorted(path.name.removesuffix(".txt") for path in (PROMPTS / "math").iterdir()))
+def test_programs_are_asked_for_in_prompts_with_the_placeholders_of_mathematics(name):
+    assert PromptTemplate(load_prompt("code", name)).names == PromptTemplate(load_prompt("math", name)).names
+
+
+def test_programs_need_no_prompt_that_mathematics_lacks():
+    names = [{path.name for path in (PROMPTS / family).iterdir()} for family in ("code", "math")]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("family", ["math", "code", "arithmetic"])
+def test_a_worker_is_told_its_part_and_never_the_question(family):
+    assert PromptTemplate(load_prompt(family, "worker")).names == ["context"]

@@ -53,16 +53,20 @@ def boxed_command(bwrap: str, *, packages: Sequence[str], filter_fd: int, scratc
     arguments += ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--hostname", "box", "--cap-drop", "ALL"]
     for name, value in _ENVIRONMENT.items():
         arguments += ["--setenv", name, value]
+    # First, since the interpreter itself may lie below it on the host.
+    arguments += ["--size", str(scratch_bytes), "--tmpfs", SCRATCH]
     arguments += python_mounts()
     for name in _CODE:
         arguments += ["--ro-bind", str(code_folder() / name), f"{_INSIDE}/{name}"]
     for path in packages:
         arguments += ["--ro-bind", path, f"{_PACKAGES}/{os.path.basename(path)}"]
-    arguments += ["--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom"]
+    for device in ("/dev/null", "/dev/urandom"):
+        arguments += ["--dev-bind", device, device, "--remount-ro", device]
     arguments += ["--symlink", "/proc/self/fd/0", "/dev/stdin", "--symlink", "/proc/self/fd/1", "/dev/stdout"]
-    arguments += ["--proc", "/proc", "--size", str(scratch_bytes), "--tmpfs", SCRATCH, "--chdir", SCRATCH]
-    # The root is a tmpfs of its own without a size: read-only, it holds nothing but the mounts.
-    arguments += ["--remount-ro", "/", "--seccomp", str(filter_fd), "--", *python_command(_INSIDE)]
+    # Where boxes are root's, settings below /proc/sys and the modes of devices belong to their user, even without any
+    # capability: all that is not scratch is read-only. The root itself is a tmpfs without a size.
+    arguments += ["--proc", "/proc", "--remount-ro", "/proc", "--remount-ro", "/", "--chdir", SCRATCH]
+    arguments += ["--seccomp", str(filter_fd), "--", *python_command(_INSIDE)]
     return arguments
 
 
@@ -75,15 +79,16 @@ def import_path(packages: Sequence[str], *, is_boxed: bool) -> list[str]:
 
 def python_mounts() -> list[str]:
     """Return read-only mounts of the interpreter, its standard library and its shared libraries."""
-    arguments: list[str] = []
-    for path in needed_paths():
-        arguments += ["--ro-bind", path, path]
+    paths = needed_paths()
+    arguments = [item for path in paths for item in ("--ro-bind", path, path)]
     for link in ("/lib", "/lib64"):
         if os.path.islink(link):
             arguments += ["--symlink", os.readlink(link), link]
-    for scheme_path in ("purelib", "platlib"):
-        site = os.path.realpath(sysconfig.get_path(scheme_path, vars={"base": sys.base_prefix}))
-        if os.path.isdir(site) and any(_is_below(site, path) for path in needed_paths()):
+    sites = {
+        os.path.realpath(sysconfig.get_path(name, vars={"base": sys.base_prefix})) for name in ("purelib", "platlib")
+    }
+    for site in sorted(sites):
+        if os.path.isdir(site) and any(_is_below(site, path) for path in paths):
             arguments += ["--tmpfs", site, "--remount-ro", site]
     return arguments
 

@@ -23,11 +23,10 @@ class Keeper:
     def __init__(self, bwrap: str | None, packages: list[str]) -> None:
         self._bwrap = bwrap
         self._packages = packages
-        self._counts_threads = False
+        readable = [*bubblewrap.needed_paths(), str(bubblewrap.code_folder()), *packages, *([bwrap] if bwrap else [])]
+        self._is_root = not bubblewrap.drop_root(readable)
         self._filter_fd: int | None = None
         if bwrap is not None:
-            readable = [bwrap, *bubblewrap.needed_paths(), str(bubblewrap.code_folder()), *packages]
-            self._counts_threads = bubblewrap.drop_root(readable)
             self._filter_fd = os.memfd_create("filter")
             os.write(self._filter_fd, seccomp.box_filter())
         self._limits: dict[str, Any] = {}
@@ -63,8 +62,9 @@ class Keeper:
         return self._opened().call(function, args, kwargs, self._limits["wall_s"])
 
     def do_check(self, function: str, support: str, code: str) -> Report:
-        """Run test code that calls a function of the program; the run is the program's unless the test code failed.
+        """Run test code that calls a function of the program.
 
+        The run is the program's last call; its status is `ok` when the test code was satisfied, whatever the call did.
         Output of the test code stays here: it may spell out what is expected.
         """
         program, checker = self._opened(), self._ready_checker(support, function)
@@ -72,7 +72,9 @@ class Keeper:
             code, lambda call, left_s: program.call(function, call["args"], call["kwargs"], left_s)
         )
         called.pop("value", None)
-        return called | {"status": "failed"} if called["status"] == "ok" and checked["status"] != "ok" else called
+        if checked["status"] == "ok":
+            return called | {"status": "ok"}
+        return called | {"status": "failed"} if called["status"] == "ok" else called
 
     def _ready_checker(self, support: str, function: str) -> Seat:
         """Return a seat whose box runs a process for this session's test code."""
@@ -107,19 +109,19 @@ class Keeper:
 
     def _seat(self, source: str) -> Seat:
         limits = self._limits
-        rlimits = {
+        highest = {
             "RLIMIT_AS": limits["memory_bytes"],
             "RLIMIT_FSIZE": limits["file_bytes"],
             "RLIMIT_NOFILE": 64,
-            "RLIMIT_CORE": 0,
+            "RLIMIT_CORE": 1,  # too small for a dump; unlike 0, it also keeps the kernel from piping one to a handler
             "RLIMIT_MEMLOCK": 0,
         }
-        if self._counts_threads:
-            rlimits["RLIMIT_NPROC"] = limits["num_threads"] + 1  # and the first process of the box
         is_boxed = self._bwrap is not None
+        if is_boxed and not self._is_root:
+            highest["RLIMIT_NPROC"] = limits["num_threads"] + 1  # and the first process of the box
         setup = {
             "source": source,
-            "rlimits": rlimits,
+            "rlimits": {name: (value, value) for name, value in highest.items()},
             "filter": seccomp.program_filter(may_signal_itself=is_boxed).hex(),
             "path": bubblewrap.import_path(self._packages, is_boxed=is_boxed),
         }
@@ -130,6 +132,11 @@ class Keeper:
 
     def _launch(self) -> Launch:
         if self._bwrap is None or self._filter_fd is None:
+            if self._is_root:
+                raise BoxError(
+                    "without namespaces, a program of root's could do what it likes: run as another user, or install "
+                    "Python and this package where every user can read them"
+                )
             command = bubblewrap.python_command(str(bubblewrap.code_folder()))
             return Launch(command, bubblewrap.environment("."), None, has_scratch=True)
         os.lseek(self._filter_fd, 0, os.SEEK_SET)

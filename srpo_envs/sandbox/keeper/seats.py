@@ -33,20 +33,23 @@ class Seat:
 
     def run_script(self, stdin: str, args: list[str]) -> Report:
         """Run the source as a program with an input."""
+        if self._is_loaded:  # the process of the module would take the request for a call
+            self.close()
         cpu_s = math.ceil(self._limits["cpu_s"])
-        rlimits = self._setup["rlimits"] | {"RLIMIT_CPU": cpu_s}
+        rlimits = self._setup["rlimits"] | {"RLIMIT_CPU": (cpu_s, cpu_s + 1)}  # SIGXCPU, which can be ignored, SIGKILL
         request = {"kind": "script", "stdin": stdin, "args": args, "rlimits": rlimits}
-        return self._ask(request, self._limits["wall_s"])
+        return self._ask(request, self._limits["wall_s"], is_script=True)
 
     def call(self, function: str, args: Any, kwargs: Any, limit_s: float) -> Report:
         """Call a function of the source, which is loaded first where it is not."""
-        if not self._is_loaded or not self.is_alive:
+        if not (self._is_loaded and self.is_alive):
             loading = self._ask({"kind": "module"}, limit_s)
-            self._is_loaded = loading["status"] == "ok"
-            if not self._is_loaded:
+            if loading["status"] != "ok":
                 self.close()
                 return loading
-        return self._ask({"function": function, "args": args, "kwargs": kwargs}, limit_s)
+            self._is_loaded = True
+        done = self._ask({"function": function, "args": args, "kwargs": kwargs}, limit_s)
+        return report("killed") if "call" in done else done
 
     def load_checks(self, support: str, function: str) -> Report:
         """Start a process for trusted test code; `end_checks` ends it and leaves the box for the next."""
@@ -87,16 +90,16 @@ class Seat:
         """End the box; the next request starts another."""
         if self._box is not None:
             self._box.kill()
-            self._box = None
+            self._box, self._is_loaded = None, False
 
-    def _ask(self, request: Message, limit_s: float) -> Report:
+    def _ask(self, request: Message, limit_s: float, *, is_script: bool = False) -> Report:
         if self._box is None or not self._box.is_alive:
             self._box = self._open_box(self._setup)
         output = Output(limit_bytes=self._limits["output_bytes"])
         start = time.monotonic()
         try:
             message = self._box.ask(request, output, limit_s)
-            outcome = _outcome(message, self._limits["cpu_s"])
+            outcome = _script_end(message, self._limits["cpu_s"]) if is_script else _reply(message)
         except Overrun as overrun:
             outcome = report(str(overrun))
         if outcome["status"] in ("killed", "timeout"):
@@ -111,11 +114,20 @@ def report(status: str, exit_code: int | None = None, cpu_s: float = 0.0, **more
     return {"status": status, "exit_code": exit_code, "cpu_s": cpu_s, "wall_s": 0.0, "stdout": "", "stderr": "", **more}
 
 
-def _outcome(message: Message | None, cpu_limit_s: float) -> Report:
-    """Name what a box said; the program may have written it, so any shape can come."""
+def _script_end(message: Message | None, cpu_limit_s: float) -> Report:
+    """Name how a script ended."""
     match message:
         case {"exit": int(code), "cpu_s": int() | float() as cpu_s}:
             return report(_exit_status(code, float(cpu_s), cpu_limit_s), code, float(cpu_s))
+    return report("killed")
+
+
+def _reply(message: Message | None) -> Report:
+    """Name what a module or test code replied; a program may have written it, so any shape can come.
+
+    A process that ended has not answered, however well it ended.
+    """
+    match message:
         case {"value": value}:
             return report("ok", value=value)
         case {"error": str(name), "trace": str(trace)}:
@@ -130,7 +142,7 @@ def _exit_status(code: int, cpu_s: float, cpu_limit_s: float) -> str:
         return "ok"
     if code == MEMORY_EXIT:
         return "memory"
-    if code == -signal.SIGKILL and cpu_s >= 0.9 * math.ceil(cpu_limit_s):  # the kernel counts in ticks
+    if code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_s >= cpu_limit_s):
         return "timeout"
     return "killed" if code < 0 else "error"
 

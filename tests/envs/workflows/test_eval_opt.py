@@ -139,6 +139,11 @@ def test_a_malformed_draft_is_judged_like_any_other_and_earns_nothing_when_accep
             {"evaluator": [WRONG, "?", WRONG]},
             {"num_rounds": 3, "num_malformed_verdicts": 1, "verdict_accuracy": 2 / 3, "spoilt": False},
         ),
+        # Right at once: nothing was mended.
+        (
+            {"evaluator": RIGHT, "generator": "gold"},
+            {"num_rounds": 1, "verdict_accuracy": 1.0, "first_correct": True, "mended": False, "spoilt": False},
+        ),
         ({"evaluator": RIGHT, "generator": "?"}, {"num_malformed_drafts": 1, "verdict_accuracy": 0.0}),
     ],
 )
@@ -163,7 +168,7 @@ def test_every_distinct_draft_is_graded_once_and_a_replay_grades_nothing():
 texts = st.sampled_from(["", boxed(1), RIGHT, WRONG, RIGHT + WRONG, boxed(RIGHT), "<think>", "Correct"])
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), max_rounds=st.integers(1, 4))
 def test_whatever_is_said_drafts_and_verdicts_alternate_until_an_acceptance(data, max_rounds):
     episode = play(EvalOpt(NumberTasks(), max_rounds=max_rounds), lambda *_: data.draw(texts), seed=0)

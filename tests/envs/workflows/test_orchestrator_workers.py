@@ -110,7 +110,7 @@ def test_an_episode_replays():
 texts = st.sampled_from(["", PLAN, "SUBTASK 1: a", *BAD_PLANS, boxed(1), "<think>a</think>b"])
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), max_subtasks=st.integers(1, 3))
 def test_whatever_is_said_a_readable_plan_is_worked_on_and_answered(data, max_subtasks):
     env = OrchestratorWorkers(NumberTasks(), max_subtasks=max_subtasks)

@@ -114,7 +114,7 @@ def test_where_no_draft_is_right_nothing_is_said_of_the_selection(drafts):
 texts = st.sampled_from(["", boxed(1), boxed(2), boxed(9), boxed("gold"), "<think>", boxed(boxed(2))])
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), num_generators=st.integers(1, 4))
 def test_whatever_is_said_the_team_earns_what_its_selected_draft_is_worth(data, num_generators):
     episode = play(Voting(NumberTasks(), num_generators=num_generators), lambda *_: data.draw(texts), seed=0)

@@ -1,0 +1,88 @@
+"""What commands that train many runs share: reading seeds, listing cells, training, telling what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from srpo_envs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from srpo_train.sweep import Outcome, Run
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Read the value of ``--seeds``.
+
+    Raises:
+        ConfigError: it is not integers with commas between them.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--seeds {text}: expected integers with commas between them, such as 0,1,2") from None
+
+
+def train_all(console: Console, out: str | Path, runs: Sequence[Run], processes: int) -> list[Outcome]:
+    """Train all runs below a directory, with a line for each cell.
+
+    Raises:
+        ConfigError: another process is training there, or a run was begun with another recipe.
+    """
+    from srpo_train.cli._sweep_progress import SweepProgress
+    from srpo_train.sweep import claim, run_all
+
+    with claim(out, runs), SweepProgress(console, runs, processes) as progress:
+        return run_all(runs, processes=processes, watch=progress)
+
+
+def report_failures(console: Console, outcomes: Sequence[Outcome]) -> int:
+    """Show what failed with the end of its log, say how many finished, and return the number of failures."""
+    failed = [outcome for outcome in outcomes if not outcome.is_finished]
+    for outcome in failed:
+        console.print(f"\nfailed: {outcome.run.name}: {outcome.reason}", style="bold red", markup=False, soft_wrap=True)
+        console.print(outcome.tail, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"log: {outcome.run.run_dir / 'train.log'}", markup=False, highlight=False, soft_wrap=True)
+    if len(failed) < len(outcomes):
+        typer.echo(f"\n{len(outcomes) - len(failed)} of {len(outcomes)} runs finished")
+    return len(failed)
+
+
+def list_cells(runs: Sequence[Run]) -> Table:
+    """Return a line for each cell: its seeds, length, size of a step, what is trained, and what is left of it."""
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    from srpo_train.cli._sweep_progress import duration, seconds_left
+    from srpo_train.plan import make_plan
+    from srpo_train.sweep.cells import standing
+
+    table = Table(
+        "cell",
+        "seeds",
+        *(Column(name, justify="right") for name in ("steps", "episodes a step", "tokens a step", "trained", "left")),
+        box=None,
+        header_style="dim",
+        pad_edge=False,
+    )
+    by_cell = {run.cell.folder: [other for other in runs if other.cell == run.cell] for run in runs}
+    for members in by_cell.values():
+        plan, train = make_plan(members[0].recipe), members[0].recipe.train
+        trained = [policy.num_trained for policy in plan.policies]
+        left = seconds_left([standing(run.recipe) for run in members])
+        table.add_row(
+            escape(members[0].cell.label),
+            ", ".join(str(run.recipe.seed) for run in members),
+            f"{train.num_steps:,}" + (f" or {train.token_budget:,} tokens" if train.token_budget else ""),
+            f"{plan.step.num_episodes:,}",
+            f"at most {plan.step.max_new_tokens:,}",
+            "unknown" if None in trained else f"{sum(filter(None, trained)):,}",
+            "unknown" if left is None else duration(left),
+        )
+    return table

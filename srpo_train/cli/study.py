@@ -1,0 +1,53 @@
+"""``srpo study``: when training a team pays, over workflows, tasks, ways to share policies, models and seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from srpo_train.cli._errors import FAILED
+
+
+def study(
+    source: Annotated[Path, typer.Argument(help="A study file, such as studies/tiny.toml.", metavar="STUDY")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key in every run; repeatable.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds of every cell, such as 0,1,2.")] = "",
+    processes: Annotated[int, typer.Option(help="Runs that train at once.")] = 0,
+    out: Annotated[str, typer.Option(help="Directory of the study; runs/ and its file's name when left out.")] = "",
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the cells with sizes, and train nothing.")
+    ] = False,
+) -> None:
+    """Train every cell of a study and write study.md and study.png.
+
+    Whatever was killed goes on when the same command is given again. docs/study.md explains study files.
+    """
+    from rich.console import Console
+
+    from srpo_train.cli._grid import list_cells, numbers, report_failures, train_all
+    from srpo_train.config import parse_override
+    from srpo_train.study import list_study_runs, load_study, write_study
+    from srpo_train.sweep import check_runs
+    from srpo_train.sweep.spec import merge, nested
+
+    given: dict[str, Any] = {"seeds": numbers(seeds)} if seeds else {}
+    given |= {name: value for name, value in {"processes": processes, "out": out}.items() if value}
+    plan = load_study(source, given)
+    for text in changes or []:
+        plan = plan.model_copy(update={"set": merge(plan.set, nested(*parse_override(text)))})
+    runs = list_study_runs(plan)
+    check_runs(runs)
+    console = Console()
+    if is_dry_run:
+        console.print(list_cells(runs))
+        console.print(f"{len(runs)} runs, {plan.processes} at once, into {plan.out}", highlight=False, soft_wrap=True)
+        return
+    outcomes = train_all(console, plan.out, runs, plan.processes)
+    if report_failures(console, outcomes) < len(outcomes):
+        typer.echo(f"table: {write_study(plan.out)}")
+    if any(not outcome.is_finished for outcome in outcomes):
+        raise typer.Exit(FAILED)

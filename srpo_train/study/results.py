@@ -1,0 +1,210 @@
+"""What a study came to: peak and end of every cell against its controls, with the alarms that were raised."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from srpo_envs.errors import RecordError
+from srpo_train.alarms import Alarms, AlarmsConfig
+from srpo_train.config import load_recipe
+from srpo_train.metrics import read_metrics, series
+from srpo_train.reporting.markdown import table_to_markdown
+from srpo_train.reporting.tables import ABSENT, Block, Column, Row, Score, Table, mark_best
+from srpo_train.reporting.tables import Cell as Entry
+from srpo_train.run_dir import RECIPE_FILE, write_whole
+from srpo_train.study.figure import draw_study
+from srpo_train.study.grid import CONTROL
+from srpo_train.sweep import Cell, read_cells
+from srpo_train.sweep.cells import standing
+
+TABLE_FILE = "study.md"
+PICTURE_FILE = "study.png"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRun:
+    """Held-out Avg@k of one finished run over its training."""
+
+    seed: int
+    """Its seed."""
+    steps: tuple[int, ...]
+    """Steps that were evaluated, from 0."""
+    scores: tuple[float, ...]
+    """Avg@k there."""
+    num_tokens: float
+    """Sampled training tokens."""
+    alarms: tuple[str, ...]
+    """Collapses that were raised, in order, each once."""
+
+    @property
+    def base(self) -> float:
+        """Avg@k before training."""
+        return self.scores[0]
+
+    @property
+    def peak(self) -> float:
+        """Largest Avg@k of all evaluations; above the truth by the luck of the largest of several measurements."""
+        return max(self.scores)
+
+    @property
+    def final(self) -> float:
+        """Avg@k at the end."""
+        return self.scores[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyResult:
+    """A cell of the study and its finished runs."""
+
+    cell: Cell
+    """Task, model, workflow and sharing are in its settings."""
+    runs: tuple[StudyRun, ...]
+    """By seed."""
+
+    @property
+    def setting(self) -> tuple[str, str]:
+        """Task and model: what the cell shares with its control."""
+        return self.cell.settings["task"], self.cell.settings["model"]
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is the single agent."""
+        return self.cell.settings["workflow"] == CONTROL and not self.cell.settings["sharing"]
+
+    def score(self, of: Callable[[StudyRun], float]) -> Score:
+        """Return mean and sample standard deviation over the seeds; no deviation for a single one."""
+        values = [of(run) for run in self.runs]
+        return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+
+def read_study(out: str | Path) -> list[StudyResult]:
+    """Return the cells of a study's directory that have finished runs.
+
+    Raises:
+        RecordError: it is not the directory of a study.
+    """
+    found = []
+    for cell in read_cells(out):
+        if not {"task", "model", "workflow", "sharing"} <= set(cell.settings):
+            raise RecordError(f"{out}: cell {cell.label!r} is not of a study; use `srpo sweep` for this directory")
+        folders = sorted((Path(out) / cell.folder).glob("seed-*"), key=lambda folder: int(folder.name[5:]))
+        if runs := tuple(run for folder in folders if (run := _read_run(folder)) is not None):
+            found.append(StudyResult(cell=cell, runs=runs))
+    return found
+
+
+def write_study(out: str | Path) -> Path:
+    """Write ``study.md`` and ``study.png`` into a study's directory and return the path of the first.
+
+    Raises:
+        RecordError: no run of it is finished.
+        MissingExtraError: matplotlib is not installed.
+    """
+    results = read_study(out)
+    if not results:
+        raise RecordError(f"{out}: no finished run yet; let one come to its end")
+    draw_study(results, Path(out) / PICTURE_FILE)
+    write_whole(Path(out) / TABLE_FILE, table_to_markdown(make_table(results)) + "\n")
+    return Path(out) / TABLE_FILE
+
+
+def make_table(results: Sequence[StudyResult]) -> Table:
+    """Return a line for each cell, in a block for each task and model, the best of each column marked."""
+    columns = (
+        Column(name="before"),
+        Column(name="peak", better="higher"),
+        Column(name="end", better="higher"),
+        Column(name="end - before"),
+        Column(name="end - single agent"),
+        Column(name="peak - end", better="lower"),
+        Column(name="training tokens, thousands"),
+        Column(name="alarms (runs)", is_text=True),
+    )
+    blocks = []
+    for group, members in _by_group(results).items():
+        control = next((result for result in members if result.is_control), None)
+        rows = [Row(name=_name(result), cells=_cells(result, control)) for result in members]
+        blocks.append(Block(title=group, rows=mark_best(rows, columns)))
+    return Table(title="When does training a team pay?", columns=columns, blocks=tuple(blocks), notes=_notes(results))
+
+
+def _read_run(run_dir: Path) -> StudyRun | None:
+    """Return what a run came to; None when it is not finished."""
+    if not (run_dir / RECIPE_FILE).is_file():
+        return None
+    recipe = load_recipe(run_dir / RECIPE_FILE)
+    recipe = recipe.model_copy(update={"name": run_dir.name, "output_dir": str(run_dir.parent)})  # it may have moved
+    lines = read_metrics(run_dir)
+    steps, scores = series(lines, "eval/avg_at_k")
+    if len(steps) < 2 or not standing(recipe).is_finished:
+        return None
+    return StudyRun(
+        seed=recipe.seed,
+        steps=tuple(steps),
+        scores=tuple(scores),
+        num_tokens=sum(series(lines, "rollout/num_tokens")[1]),
+        alarms=_collapses(lines),
+    )
+
+
+def _collapses(lines: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
+    """Names of the alarms with thresholds that a run raises, whatever its own recipe made of them."""
+    alarms = Alarms(AlarmsConfig())
+    raised = [alarm.name for line in lines for alarm in alarms.check(line)]
+    return tuple(name for name in dict.fromkeys(raised) if name in AlarmsConfig.model_fields)
+
+
+def _by_group(results: Iterable[StudyResult]) -> dict[str, list[StudyResult]]:
+    groups: dict[str, list[StudyResult]] = {}
+    for result in results:
+        groups.setdefault(result.cell.group, []).append(result)
+    return groups
+
+
+def _name(result: StudyResult) -> str:
+    settings = result.cell.settings
+    return f"{settings['workflow']}, {settings['sharing']}" if settings["sharing"] else settings["workflow"]
+
+
+def _cells(result: StudyResult, control: StudyResult | None) -> tuple[Entry, ...]:
+    return (
+        result.score(lambda run: run.base).cell(scale=100),
+        result.score(lambda run: run.peak).cell(scale=100),
+        result.score(lambda run: run.final).cell(scale=100),
+        result.score(lambda run: run.final - run.base).cell(scale=100),
+        Entry(text=ABSENT) if control is None or control is result else _gap(result, control),
+        result.score(lambda run: run.peak - run.final).cell(scale=100),
+        result.score(lambda run: run.num_tokens).cell(scale=1e-3, decimals=0),
+        Entry(text=_count_alarms(result) or "none"),
+    )
+
+
+def _gap(result: StudyResult, control: StudyResult) -> Entry:
+    """Difference of the means at the end; the deviations of the two add as those of independent samples do."""
+    mine, other = (item.score(lambda run: run.final) for item in (result, control))
+    spread = None
+    if mine.spread is not None and other.spread is not None:
+        spread = (mine.spread**2 + other.spread**2) ** 0.5
+    return Score(mine.mean - other.mean, spread).cell(scale=100)
+
+
+def _count_alarms(result: StudyResult) -> str:
+    counts = Counter(name for run in result.runs for name in run.alarms)
+    return ", ".join(f"{name.replace('_', ' ')} ({count})" for name, count in sorted(counts.items()))
+
+
+def _notes(results: Sequence[StudyResult]) -> tuple[str, ...]:
+    seeds = sorted({run.seed for result in results for run in result.runs})
+    notes = [
+        f"Held-out Avg@k in percent, mean ± sample standard deviation over the seeds {', '.join(map(str, seeds))}. "
+        "Before: the model as it starts. Peak: the largest of a run's evaluations, above the truth by the luck of the "
+        "largest. The single agent is trained on the same task from the same model."
+    ]
+    short = [f"{_name(result)}: {len(result.runs)}" for result in results if len(result.runs) < len(seeds)]
+    if short:
+        notes.append(f"Fewer finished runs than seeds: {'; '.join(short)}.")
+    return tuple(notes)
