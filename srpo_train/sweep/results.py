@@ -81,15 +81,15 @@ class CellResult:
 
 
 def read_results(out: str | Path) -> list[CellResult]:
-    """Return the cells of a sweep directory that have finished runs, in the order of the sweep.
+    """Return the cells of a sweep directory with their finished runs, in the order of the sweep.
 
     Raises:
         RecordError: it is not the directory of a sweep.
     """
     found = []
     for cell in read_cells(out):
-        if runs := tuple(result for folder in list_run_dirs(out, cell) if (result := _read_run(folder)) is not None):
-            found.append(CellResult(cell=cell, runs=runs))
+        runs = tuple(result for folder in list_run_dirs(out, cell) if (result := _read_run(folder)) is not None)
+        found.append(CellResult(cell=cell, runs=runs))
     return found
 
 
@@ -100,7 +100,7 @@ def write_results(out: str | Path) -> Path:
         RecordError: no run of it is finished.
     """
     results = read_results(out)
-    if not results:
+    if not any(result.runs for result in results):
         raise RecordError(f"{out}: no finished run with an evaluation; set eval.every, and let one come to its end")
     _write_csv(Path(out) / CSV_FILE, results)
     write_whole(Path(out) / TABLE_FILE, table_to_markdown(make_table(Path(out).name, results)) + "\n")
@@ -108,7 +108,8 @@ def write_results(out: str | Path) -> Path:
 
 
 def make_table(title: str, results: Sequence[CellResult]) -> Table:
-    """Return the results as a table, one row a cell, the best means marked."""
+    """Return the results as a table, one row for each cell with finished runs, the best means marked."""
+    all_cells, results = results, [result for result in results if result.runs]
     sample = results[0].runs[0]
     k = sample.num_samples
     columns = (
@@ -127,14 +128,13 @@ def make_table(title: str, results: Sequence[CellResult]) -> Table:
         for group, members in _groups(results).items()
     ]
     seeds = sorted({run.seed for result in results for run in result.runs})
-    counts = {len(result.runs) for result in results}
     notes = [
         f"Percent of {sample.num_tasks} held-out questions with {k} samples each; mean ± sample standard deviation "
         f"over the seeds {', '.join(map(str, seeds))}. Variation is the sample standard deviation of the gradient "
         f"norm over training steps by its mean; clipped is the share of units whose gradient the clip cut off."
     ]
-    if len(counts) > 1:
-        short = [f"{result.cell.label}: {len(result.runs)}" for result in results if len(result.runs) < len(seeds)]
+    short = [f"{result.cell.label}: {len(result.runs)}" for result in all_cells if len(result.runs) < len(seeds)]
+    if short:
         notes.append(f"Fewer finished runs than seeds: {'; '.join(short)}.")
     return Table(title=title, columns=columns, blocks=tuple(blocks), row_heading="Runs", notes=tuple(notes))
 
