@@ -19,13 +19,11 @@ from typing import Any
 from srpo_envs.errors import ConfigError, RecordError, SrpoError
 from srpo_train.config import Recipe, flatten, load_recipe, parse_recipe, read_toml
 from srpo_train.metrics import read_metrics
-from srpo_train.run_dir import RECIPE_FILE, locked, write_whole
+from srpo_train.run_dir import RECIPE_FILE, locked, may_change, write_whole
 from srpo_train.sweep.spec import Sweep, Variant, merge, nested
 
 INDEX_FILE = "cells.json"
 """Lists every cell of a sweep directory."""
-
-_PLACE = ("name", "output_dir")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +259,7 @@ def _refuse_changes(runs: Iterable[Run]) -> None:
         changes = [
             f"{key} = {_text(stored.get(key, 'unset'))}, now {_text(wanted.get(key, 'unset'))}"
             for key in sorted(stored.keys() | wanted.keys())
-            if key not in _PLACE and stored.get(key) != wanted.get(key)
+            if stored.get(key) != wanted.get(key) and not may_change(key, run.recipe)
         ]
         if changes:
             problems.append(f"{run.name}: was begun with {'; '.join(changes)}")
