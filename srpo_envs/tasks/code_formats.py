@@ -206,21 +206,32 @@ def _texts(row: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _tested_function(test_code: str, solution: Any) -> str:
-    """Return the one name that test code takes from the program; a program can hand out nothing but a function."""
-    test_names = list(ast.walk(_parse(test_code)))
-    bound = {node.id for node in test_names if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    bound |= {node.asname or node.name for node in test_names if isinstance(node, ast.alias)}
-    used = {node.id for node in test_names if isinstance(node, ast.Name)} - bound - set(dir(builtins))
-    defined: set[str] = set()
+    """Return the one name that test code takes from the program: nothing but a function can leave the sandbox."""
+    nodes = list(ast.walk(_parse(test_code)))
+    wanted = {node.id for node in nodes if isinstance(node, ast.Name)} - _bound_names(nodes) - set(dir(builtins))
     if isinstance(solution, str):
-        tree = _parse(solution).body
-        defined = {node.name for node in tree if isinstance(node, ast.FunctionDef)}
-        if classes := used & {node.name for node in tree if isinstance(node, ast.ClassDef)}:
-            raise DatasetError(f"uses a class of the program, {min(classes)!r}, which cannot leave the sandbox")
-    wanted = used & defined if defined else used
+        top = _parse(solution).body
+        functions = _bound_names([node for node in top if isinstance(node, ast.FunctionDef)])
+        functions |= _bound_names([node for item in top if isinstance(item, ast.Assign) for node in item.targets])
+        if strangers := wanted - functions:
+            raise DatasetError(f"uses {min(strangers)!r}, which is no function of the program")
     if len(wanted) != 1:
         raise DatasetError(f"must call one function of the program, calls {', '.join(sorted(wanted)) or 'none'}")
     return min(wanted)
+
+
+def _bound_names(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the names that these nodes give something to."""
+    names: set[str] = set()
+    for node in nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                names.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.alias(name=name, asname=own):
+                names.add(own or name.partition(".")[0])
+    return names
 
 
 def _parse(code: str) -> ast.Module:
@@ -297,7 +308,7 @@ def _call(record: Mapping[str, Any], is_wrapped: bool) -> CallCase:
     """Return a call: its arguments in a list, or as LiveCodeBench has them, JSON in a line each."""
     given, wanted = record["input"], record["output"]
     if isinstance(given, str):
-        return CallCase(args=tuple(_json(line) for line in given.splitlines() if line.strip()), expected=_json(wanted))
+        return CallCase(args=tuple(_json(line) for line in given.split("\n") if line.strip()), expected=_json(wanted))
     if not isinstance(given, list | tuple):
         raise DatasetError(f"holds arguments that are no list: {given!r:.80}")
     return CallCase(args=tuple(given), expected=wanted[0] if is_wrapped else wanted)
@@ -325,7 +336,7 @@ def _json_or_text(value: Any) -> Any:
 
 def _unpack(value: Any) -> list[Any]:
     """Return the records of a LiveCodeBench field: JSON, or JSON that was pickled, compressed and written in base 64."""
-    if value is None:
+    if not value:
         return []
     if isinstance(value, str) and not value.lstrip().startswith("["):
         value = read_pickled_text(_decompress(value))

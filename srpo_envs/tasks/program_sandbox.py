@@ -26,5 +26,7 @@ def open_sandbox(isolation: Isolation, packages: tuple[str, ...] = ()) -> Sandbo
             try:
                 _sandboxes[isolation, packages] = Sandbox(isolation=isolation, packages=packages)
             except SandboxError as error:
+                if isolation == "rlimits":
+                    raise
                 raise SandboxError(f"{error}. For an environment that is the argument isolation='rlimits'") from error
         return _sandboxes[isolation, packages]
