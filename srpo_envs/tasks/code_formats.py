@@ -1,15 +1,15 @@
 r"""How published programming sets write a problem and its hidden tests.
 
-=============================== =========================================================================================
+=============================== ========================================================================================
 field                           tests
-=============================== =========================================================================================
+=============================== ========================================================================================
 ``test``, ``entry_point``       a function ``check(candidate)`` (HumanEval)
 ``test_list``                   assert statements (MBPP)
 ``tests``                       records with ``input`` and ``output`` (DeepCoder), or lists of them as in the next line
 ``input_output``                ``inputs`` and ``outputs``, with ``fn_name`` where a function is called (TACO, APPS)
 ``public_test_cases`` and       the same records, JSON in a text, the private ones maybe compressed (LiveCodeBench)
 ``private_test_cases``
-=============================== =========================================================================================
+=============================== ========================================================================================
 
 Any set may use any of these, so a file is read whichever edition it is. Whatever a row holds is data: JSON is parsed,
 Python is at most parsed into a syntax tree to find the name of a function, and the one pickled text that LiveCodeBench
@@ -335,7 +335,7 @@ def _json_or_text(value: Any) -> Any:
 
 
 def _unpack(value: Any) -> list[Any]:
-    """Return the records of a LiveCodeBench field: JSON, or JSON that was pickled, compressed and written in base 64."""
+    """Return the records of a LiveCodeBench field: JSON, or JSON pickled, compressed and written in base 64."""
     if not value:
         return []
     if isinstance(value, str) and not value.lstrip().startswith("["):

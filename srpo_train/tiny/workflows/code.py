@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class CodeWorkflowCast(WorkflowCast[CodeHabits]):
         if not is_careful:
             cuts = [cut for cut in cuts if rng.random() < 0.5]
         edges = [0, *cuts, len(self._steps)]
-        return [write_steps(self._steps[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
+        return [write_steps(self._steps[start:end]) for start, end in pairwise(edges)]
 
     def work(self, subtask: str, habits: CodeHabits, rng: np.random.Generator) -> str:
         """Write the statements of a part; without one that has steps, guess."""

@@ -1,4 +1,4 @@
-"""Formats of programming sets: every spelling of the same tests reads the same, and what is none is named or refused."""
+"""Formats of programming sets: every spelling of the same tests reads the same; what is no test is refused."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_every_spelling_of_calls_reads_the_same(pairs):
 def test_outputs_are_unwrapped_only_when_all_of_a_problem_are_lists_of_one():
     def outputs(*wanted):
         return [
-            case.expected for case in read_row({"tests": [{"input": [], "output": w, "fn_name": "f"} for w in wanted]}).cases
+            case.expected
+            for case in read_row({"tests": [{"input": [], "output": w, "fn_name": "f"} for w in wanted]}).cases
         ]
 
     assert outputs([1], [2]) == [1, 2]
@@ -128,7 +129,10 @@ def test_asserts_are_checks_of_the_one_function_they_take_from_the_program():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"code": "class Pair:\n  pass\ndef longest(a):\n  pass", "test_list": ["assert longest([Pair(1)]) == 1"]}, "Pair"),
+        (
+            {"code": "class Pair:\n  pass\ndef longest(a):\n  pass", "test_list": ["assert longest([Pair(1)]) == 1"]},
+            "Pair",
+        ),
         ({"code": "def f(x):\n  pass", "test_list": ["assert math.sqrt(f(1)) == 1"]}, "'math', which is no function"),
         ({"code": "def f(x):\n  pass", "test_list": ["assert 1 == 1"]}, "calls none"),
         ({"test_list": ["assert f(g(1)) == 1"]}, "calls f, g"),
@@ -174,7 +178,9 @@ def test_tests_that_are_none_are_named(tests, message):
         read_row({"tests": tests})
 
 
-@given(st.sampled_from(["tests", "input_output", "test_list", "test", "public_test_cases", "private_test_cases"]), values)
+@given(
+    st.sampled_from(["tests", "input_output", "test_list", "test", "public_test_cases", "private_test_cases"]), values
+)
 def test_whatever_a_field_holds_is_tests_or_a_typed_error(name, value):
     try:
         assert read_row({name: value, "entry_point": "f"}).cases
@@ -236,8 +242,14 @@ def question(row) -> str:
 def test_a_question_says_how_the_program_is_called():
     script = {"question": " Add. ", "tests": [{"input": "1 2", "output": "3"}]}
     assert question(script) == "Add.\n\nThe program reads standard input and writes standard output."
-    call = {"problem": "Add.", "tests": [{"input": [1, 2], "output": 3, "fn_name": "add"}], "starter_code": "class Solution:"}
-    assert question(call) == "Add.\n\nThe tests call the function `add`.\n\nBegin with:\n```python\nclass Solution:\n```"
+    call = {
+        "problem": "Add.",
+        "tests": [{"input": [1, 2], "output": 3, "fn_name": "add"}],
+        "starter_code": "class Solution:",
+    }
+    assert (
+        question(call) == "Add.\n\nThe tests call the function `add`.\n\nBegin with:\n```python\nclass Solution:\n```"
+    )
     head = {"prompt": "def add(a, b):\n    '''Add.'''\n", "entry_point": "add", "test": "def check(candidate): pass"}
     assert question(head) == "Write the whole of this function:\n```python\ndef add(a, b):\n    '''Add.'''\n```"
 

@@ -1,4 +1,4 @@
-"""Programming problems: solutions earn 1, tests stay hidden and outside records, and a broken sandbox is no wrong answer."""
+"""Programming problems: solutions earn 1, tests stay hidden, and a broken sandbox is no wrong answer."""
 
 from __future__ import annotations
 

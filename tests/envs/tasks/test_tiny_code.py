@@ -86,7 +86,9 @@ def test_a_program_is_judged_by_what_it_does(program, reward):
 def test_a_program_runs_once_for_all_tasks(monkeypatch):
     opened: list[str] = []
     session = Sandbox.session
-    monkeypatch.setattr(Sandbox, "session", lambda self, source, limits: opened.append(source) or session(self, source, limits))
+    monkeypatch.setattr(
+        Sandbox, "session", lambda self, source, limits: opened.append(source) or session(self, source, limits)
+    )
     tasks = TinyCode(level=1)
     rewards = [tasks.grade(tasks.task(index), "def f(x):\n    return x - 8") for index in range(300)]
     assert len(opened) == 1
