@@ -133,6 +133,12 @@ class Budget:
                 raise BudgetExhaustedError(name, f"{amount} needed, {left} left")
 
 
+def exhausted_limit(episode: Episode) -> str:
+    """Return the name of the limit that ended an episode or kept its schedule from going on; empty where none did."""
+    prefix, dot, limit = str(episode.info.get("stopped_by", "")).partition(".")
+    return limit if prefix == "budget" and dot else ""
+
+
 def charged(active: ActiveSet, outputs: Sequence[MemberOutput], count_tokens: CountTokens | None) -> list[MemberOutput]:
     """Return outputs that all say how many tokens they have and stay within their member's share.
 

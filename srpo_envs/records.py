@@ -88,7 +88,8 @@ class MemberOutput:
     finish_reason: FinishReason = "stop"
     """``stop`` for a natural end, ``length`` for a cut one, ``abort`` for one the engine gave up (not trainable)."""
     timings: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """Seconds by name, such as ``generate_s``; never part of an id, and ignored when records are compared."""
+    """Seconds by name: ``generate_s`` of generation and, where an engine knows it, ``queue_s`` of waiting before it;
+    never part of an id, and ignored when records are compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -434,9 +434,7 @@ class OptimConfig(Section):
 
 
 class CriticConfig(Section):
-    """The critic of presets that need one (`ppo`); it values the state before each event, for the whole team. May be
-    left out: then it starts from the first trained policy's model, with that policy's settings.
-    """
+    """The critic of presets that need one (`ppo`), which values the state before each event for the whole team."""
 
     model: str | None = None
     """Directory or hub id of a transformers causal model with the policies' tokenizer; a head that gives one number, at

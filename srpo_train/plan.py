@@ -20,6 +20,7 @@ from srpo_envs.core import SetEnv
 from srpo_envs.errors import ConfigError, DatasetError
 from srpo_train.config import ALL_LINEAR, EnvConfig, PolicyConfig, Recipe
 from srpo_train.policies import lora
+from srpo_train.policies.critic import CRITIC
 from srpo_train.policies.loading import resolve_dtype, resolve_source
 from srpo_train.policies.logprobs import tile_bytes
 from srpo_train.policies.shapes import ModelShape, shape_of, stored_parameters
@@ -58,6 +59,8 @@ class PolicyPlan:
     """Roles it plays, in the environment's order."""
     shape: ModelShape | None
     """Sizes of the model."""
+    recomputes: bool
+    """Whether activations are computed again in the backward pass."""
 
     @property
     def owns_model(self) -> bool:
@@ -127,6 +130,8 @@ class Plan:
     """Questions to train on; None when their data set is not on this machine."""
     policies: tuple[PolicyPlan, ...]
     """By order of the recipe."""
+    critic: PolicyPlan | None
+    """The critic that is trained beside them, where the objective needs one; it plays no role."""
     engines: tuple[EnginePlan, ...]
     """Engines, those that share a vLLM as one."""
     memory: tuple[MemoryItem, ...]
@@ -135,6 +140,11 @@ class Plan:
     """Bounds of one training step."""
     notes: tuple[str, ...]
     """What to know before it is started."""
+
+    @property
+    def trainer(self) -> tuple[PolicyPlan, ...]:
+        """What the trainer holds: the policies, and the critic where there is one."""
+        return self.policies if self.critic is None else (*self.policies, self.critic)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -148,7 +158,7 @@ class Plan:
             None
             if policy.num_trained is None
             else policy.num_trained * (policy.dtype.itemsize + _MOMENTS + _master_bytes(policy.dtype))
-            for policy in self.policies
+            for policy in self.trainer
         ]
         return _total(sizes)
 
@@ -178,17 +188,21 @@ def make_plan(recipe: Recipe) -> Plan:
     role_map = recipe.role_map(env.roles)
     objective = recipe.build_objective()
     policies = tuple(_plan_policy(recipe, policy_id, role_map) for policy_id in recipe.policies)
+    critic = _plan_critic(recipe) if objective.advantage.needs_critic else None
     engines = tuple(_plan_engines(recipe, policies))
     memory = (
         *_trainer_memory(recipe, policies, needs_reference=bool(objective.kl_coef)),
+        *(_critic_memory(recipe, critic) if critic else ()),
         *_engine_memory(recipe, policies, engines),
     )
     step = _plan_step(recipe, env)
-    notes = tuple(_notes(recipe, env, num_tasks, policies, memory))
+    trainer = (*policies, *((critic,) if critic else ()))
+    notes = tuple(_notes(recipe, env, num_tasks, trainer, memory))
     return Plan(
         recipe=recipe,
         num_tasks=num_tasks,
         policies=policies,
+        critic=critic,
         engines=engines,
         memory=memory,
         step=step,
@@ -228,6 +242,29 @@ def _plan_policy(recipe: Recipe, policy_id: str, role_map: Mapping[str, str]) ->
         device=_device(policy_id, config.device),
         roles=tuple(role for role, answering in role_map.items() if answering == policy_id),
         shape=shape,
+        recomputes=config.gradient_checkpointing,
+    )
+
+
+def _plan_critic(recipe: Recipe) -> PolicyPlan:
+    settings = recipe.critic_settings
+    source = str(settings.model)
+    location = resolve_source(CRITIC, source)
+    base = resolve_source(CRITIC, lora.base_of(CRITIC, location)) if lora.is_adapter(location) else location
+    shape = shape_of(CRITIC, base)
+    num_parameters = shape.critic_parameters if shape else None
+    return PolicyPlan(
+        policy_id=CRITIC,
+        source=source,
+        base=base,
+        num_parameters=num_parameters,
+        num_trained=num_parameters,
+        training="whole model",
+        dtype=resolve_dtype(CRITIC, settings.dtype or "float32"),
+        device=_device(CRITIC, settings.device or "auto"),
+        roles=(),
+        shape=shape,
+        recomputes=bool(settings.gradient_checkpointing),
     )
 
 
@@ -329,6 +366,12 @@ def _trainer_memory(recipe: Recipe, policies: tuple[PolicyPlan, ...], *, needs_r
     for policy in policies:
         if policy.num_trained != 0:
             yield from _training_memory(recipe, policy)
+            yield _item(policy, "logits and head gradient", _loss_bytes(recipe, policy), "update")
+
+
+def _critic_memory(recipe: Recipe, critic: PolicyPlan) -> Iterator[MemoryItem]:
+    yield _item(critic, "weights", _times(critic.num_parameters, critic.dtype.itemsize), "always")
+    yield from _training_memory(recipe, critic)
 
 
 def _training_memory(recipe: Recipe, policy: PolicyPlan) -> Iterator[MemoryItem]:
@@ -337,7 +380,6 @@ def _training_memory(recipe: Recipe, policy: PolicyPlan) -> Iterator[MemoryItem]
     yield _item(policy, "moments", _times(policy.num_trained, _MOMENTS), "always")
     yield _item(policy, "gradients", _times(policy.num_trained, _GRADIENT), "update")
     yield _item(policy, "activations of a micro-batch", _activation_bytes(recipe, policy), "update")
-    yield _item(policy, "logits and head gradient", _loss_bytes(recipe, policy), "update")
 
 
 def _pass_tokens(recipe: Recipe) -> int:
@@ -350,7 +392,7 @@ def _activation_bytes(recipe: Recipe, policy: PolicyPlan) -> int | None:
     if shape is None or not shape.mlp_size:
         return None
     layer = shape.layer_activation_bytes(itemsize)
-    if recipe.policies[policy.policy_id].gradient_checkpointing:  # inputs of all layers, and one layer recomputed
+    if policy.recomputes:  # inputs of all layers, and one layer recomputed
         per_token = shape.num_layers * itemsize * shape.hidden_size + layer
     else:
         per_token = shape.num_layers * layer
@@ -434,14 +476,13 @@ def _notes(
     recipe: Recipe,
     env: SetEnv,
     num_tasks: int | None,
-    policies: tuple[PolicyPlan, ...],
+    models: tuple[PolicyPlan, ...],
     memory: tuple[MemoryItem, ...],
 ) -> Iterator[str]:
     if num_tasks is None:
         yield f"the questions of {recipe.env.id} are not on this machine; training downloads them"
-    for policy in policies:
-        if policy.shape is None:
-            yield f"{policy.source!r} is not on this machine, so its size is unknown; training downloads it"
+    for source in dict.fromkeys(model.source for model in models if model.shape is None):
+        yield f"{source!r} is not on this machine, so its size is unknown; training downloads it"
     missing = [device for device in sorted({item.device for item in memory}) if _is_missing(device)]
     if missing:
         yield f"this machine has no {', '.join(missing)}; training would refuse to start here"

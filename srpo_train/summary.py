@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from srpo_envs.records import Episode, MemberRecord
+from srpo_train.costs import summarize_costs, without_clocks
 
 
 def is_correct(episode: Episode) -> bool:
@@ -26,9 +27,7 @@ def summarize(episodes: Sequence[Episode], prefix: str) -> dict[str, float]:
         **{f"valid_rate/{role}": _mean([m.is_valid for m in members]) for role, members in by_role.items()},
         **{f"response_length/{role}": _mean([sum(m.token_mask) for m in members]) for role, members in by_role.items()},
         "num_episodes": len(episodes),
-        "num_tokens": sum(episode.num_tokens for episode in episodes),
-        "num_calls": sum(episode.num_calls for episode in episodes),
-        "num_tool_calls": sum(episode.num_tool_calls for episode in episodes),
+        **without_clocks(summarize_costs(episodes)),
         **{f"env/{name}": _mean(found) for name, found in _env_metrics(episodes).items()},
     }
     return _named(values, prefix)

@@ -13,11 +13,14 @@ from srpo_train.cli._plugins import add_plugins
 from srpo_train.cli.alarms import alarms
 from srpo_train.cli.audit import audit
 from srpo_train.cli.benchmarks import benchmarks
+from srpo_train.cli.budget_curve import budget_curve
 from srpo_train.cli.compare import compare
+from srpo_train.cli.dynamics import dynamics
 from srpo_train.cli.envs import envs
 from srpo_train.cli.eval import evaluate
 from srpo_train.cli.make_tiny_policy import make_tiny_policy
 from srpo_train.cli.play import play
+from srpo_train.cli.presets import presets
 from srpo_train.cli.replay import replay
 from srpo_train.cli.report import report
 from srpo_train.cli.serve_policy import serve_policy
@@ -91,6 +94,14 @@ app.command(
     epilog=_examples("srpo benchmarks", "srpo benchmarks --check math500 --path math500.jsonl"),
 )(guarded(benchmarks))
 app.command(
+    "budget-curve",
+    epilog=_examples(
+        "srpo budget-curve builtin:tiny-team --env ArithmeticSolverVerifier-v0 --env ArithmeticSingleAgent-v0 "
+        "--label team --label single --split test --budgets 32,48,64,96",
+        "srpo budget-curve runs/team runs/single --budgets 64,128,256 --samples 16 --seeds 0,1,2",
+    ),
+)(guarded(budget_curve))
+app.command(
     "play",
     epilog=_examples(
         "srpo play ArithmeticSolverVerifier-v0",
@@ -113,7 +124,19 @@ app.command(
     epilog=_examples("srpo alarms runs/tiny-arithmetic", "srpo alarms runs/* --set validation_cliff.drop=0.05"),
 )(guarded(alarms))
 app.command("envs", epilog=_examples("srpo envs", "srpo envs ArithmeticSolverVerifier-v0"))(guarded(envs))
-app.command("report", epilog=_examples("srpo report runs/tiny-arithmetic"))(guarded(report))
+app.command("presets", epilog=_examples("srpo presets", "srpo presets dr_mas"))(guarded(presets))
+app.command(
+    "report",
+    epilog=_examples(
+        "srpo report runs/tiny-arithmetic",
+        "srpo report runs/srpo-0 runs/srpo-1 runs/grpo-0 runs/grpo-1 --format md,latex,html",
+        "srpo report runs/a/evals/math evals/baseline --label evals/baseline='Qwen3-4B, untrained' --out tables",
+    ),
+)(guarded(report))
+app.command(
+    "dynamics",
+    epilog=_examples("srpo dynamics runs/tiny-arithmetic", "srpo dynamics runs/a runs/b --x tokens --out figures"),
+)(guarded(dynamics))
 app.command(
     "serve-policy",
     epilog=_examples(

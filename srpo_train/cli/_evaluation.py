@@ -223,9 +223,9 @@ def _table(first: str, *others: str) -> Table:
 
 def _told_tasks(name: str, found: BenchmarkResult) -> str:
     """Which tasks they were."""
-    part = f"{found.num_tasks:,} of {found.set_size:,} tasks" if found.num_tasks < found.set_size else "all tasks"
-    published = " as published" if found.expected_tasks == found.set_size else ""
-    return f"{name}: {part}{published}, digest {found.digest[:12]}"
+    part = f"the first {found.num_tasks:,} of " if found.num_tasks < found.set_size else ""
+    published = ", as published" if found.expected_tasks == found.set_size else ""
+    return f"{name}: {part}{found.set_size:,} tasks{published}; digest {found.digest[:12]}"
 
 
 # --- what went wrong ----------------------------------------------------------------------------------------------

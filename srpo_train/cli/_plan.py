@@ -32,7 +32,7 @@ def show_plan(console: Console, plan: Plan) -> None:
 
 def _policies(plan: Plan) -> Table:
     table = _table("policy", "model", "parameters", "trained", "how", "format", "device", "roles")
-    for policy in plan.policies:
+    for policy in plan.trainer:
         table.add_row(
             policy.policy_id,
             escape(policy.source),

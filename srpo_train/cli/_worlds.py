@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import parse_qsl
 
 from srpo_envs.errors import CheckpointError, ConfigError
 
@@ -59,10 +60,19 @@ class PolicySource:
     """Training step of a run's weights; None for anything else."""
 
     @property
+    def source(self) -> str:
+        """What is meant, without what changes from call to call: the step of a run, the settings of an endpoint."""
+        if self.run_dir is not None:
+            return str(self.run_dir)
+        url, _, query = self.name.partition("?")
+        model = dict(parse_qsl(query)).get("model")
+        return f"{url}?model={model}" if self.name.startswith(_ENDPOINTS) and model else url
+
+    @property
     def model(self) -> str:
         """The models behind the policies."""
         if self.recipe is None:
-            return self.name
+            return self.source.rpartition("?model=")[2]
         return ", ".join(sorted({policy.model for policy in self.recipe.policies.values()}))
 
 

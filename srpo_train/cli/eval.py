@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from srpo_envs.errors import ConfigError, DatasetError, near_miss
+from srpo_envs.errors import ConfigError, DatasetError, SrpoError, near_miss
 from srpo_train.cli._errors import FAILED
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 _FEW_TASKS = 64
 """Tasks of an environment that is no benchmark, unless told otherwise: generated sets have no natural end."""
-_AGENT_BATCH = 64
-"""Samples of a batch where functions answer: they come back when all of the batch do."""
+_AT_ONCE = 512
+"""Samples under way where models answer, which are quicker together."""
+_AT_ONCE_OUTSIDE = 64
+"""Samples under way where endpoints or functions answer."""
 
 
 def evaluate(
@@ -92,31 +95,35 @@ def evaluate(
     from srpo_train.evaluation import EvalPlan, run_evaluation
     from srpo_train.run_dir import describe_software
 
+    kind, seed_list = _engine_kind(engine), read_seeds(seeds)
     policies = find_policies(source, step=step, device=device)
-    world = _choose_world(policies, env, parse_arguments(arguments or [], split))
+    world = choose_world(policies, env, parse_arguments(arguments or [], split))
     plan = EvalPlan(
-        source=str(policies.run_dir) if policies.run_dir else policies.name,
-        method=method or _default_method(policies),
+        source=policies.source,
+        method=method or default_method(policies),
         model=policies.model,
         checkpoint=policies.step,
-        worlds=_open_worlds(world, benchmarks, data or [], limit),  # what is wrong is known before models are loaded
+        worlds=open_worlds(world, benchmarks, data or [], limit),  # what is wrong is known before models are loaded
         samples=samples,
-        seeds=_read_seeds(seeds),
+        seeds=seed_list,
         sampling=Sampling(temperature=temperature, top_p=top_p, top_k=top_k),
         software=describe_software(),
     )
     if is_strict:
         _refuse_unexpected_sizes(plan.worlds)
     directory = out or _default_directory(policies, plan, world, limit)
-    with (
-        quiet_failures(),
-        open_engines(policies, _engine_kind(engine)) as engines,
-        show_progress(samples) as on_progress,
-    ):
-        mode, batch_size = _order_of_work(engines)
-        results = run_evaluation(
-            plan, directory, engines, policies.roles, mode=mode, batch_size=batch_size, on_progress=on_progress
-        )
+    with quiet_failures(), _saying_what_is_kept(directory), open_engines(policies, kind) as engines:
+        mode, max_concurrent = order_of_work(engines)
+        with show_progress(samples) as on_progress:
+            results = run_evaluation(
+                plan,
+                directory,
+                engines,
+                policies.roles,
+                mode=mode,
+                max_concurrent=max_concurrent,
+                on_progress=on_progress,
+            )
     if is_json:
         typer.echo(json.dumps({"directory": str(directory), **summary(results)}))
     else:
@@ -125,8 +132,8 @@ def evaluate(
         raise typer.Exit(FAILED)
 
 
-def _choose_world(policies: PolicySource, env_id: str, arguments: dict[str, object]) -> EnvConfig:
-    """The environment asked for; a run's own evaluation environment when none is."""
+def choose_world(policies: PolicySource, env_id: str, arguments: dict[str, object]) -> EnvConfig:
+    """Return the environment asked for; a run's own evaluation environment when none is."""
     from srpo_train.config import EnvConfig
 
     if env_id:
@@ -143,8 +150,8 @@ def _choose_world(policies: PolicySource, env_id: str, arguments: dict[str, obje
 # --- tasks --------------------------------------------------------------------------------------------------------
 
 
-def _open_worlds(world: EnvConfig, benchmarks: str, data: Sequence[str], limit: int) -> dict[str, World]:
-    """The benchmarks by name, or the environment's own tasks under a name made of its arguments."""
+def open_worlds(world: EnvConfig, benchmarks: str, data: Sequence[str], limit: int) -> dict[str, World]:
+    """Open the benchmarks by name, or the environment's own tasks under a name made of its arguments."""
     from srpo_envs.benchmarks import find_benchmark
     from srpo_train.evaluation import World
 
@@ -197,15 +204,16 @@ def _refuse_unexpected_sizes(worlds: Mapping[str, World]) -> None:
 # --- who and where ------------------------------------------------------------------------------------------------
 
 
-def _default_method(policies: PolicySource) -> str:
+def default_method(policies: PolicySource) -> str:
+    """Return the label of a source in tables."""
     if policies.recipe is None:
-        return policies.name
+        return policies.model
     return policies.recipe.objective.preset if policies.run_dir else "untrained"
 
 
 def _default_directory(policies: PolicySource, plan: EvalPlan, world: EnvConfig, limit: int) -> Path:
     """A directory that only evaluations share which may be put together."""
-    who = f"step-{policies.step}" if policies.run_dir else re.sub(r"[^\w.+-]+", "-", policies.name).strip("-.")
+    who = f"step-{policies.step}" if policies.run_dir else re.sub(r"[^\w.+-]+", "-", policies.source).strip("-.")
     what = _digest({"plan": plan.identity, "env": world.id, "kwargs": world.kwargs, "limit": limit})
     name = f"{who}-{world.id.rpartition('/')[2]}-k{plan.samples}-{what}"
     return (policies.run_dir or Path()) / "evals" / name
@@ -215,7 +223,8 @@ def _digest(value: Any) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=3).hexdigest()
 
 
-def _read_seeds(text: str) -> tuple[int, ...]:
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Read ``0,1,2``."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -228,15 +237,29 @@ def _engine_kind(text: str) -> EngineKind:
     raise ConfigError(f"--engine {text}: expected transformers or vllm")
 
 
-def _order_of_work(engines: Mapping[str, Engine]) -> tuple[Mode, int]:
-    """Let engines that answer one by one do so; batches of others end together, and are small where that takes long."""
+def order_of_work(engines: Mapping[str, Engine]) -> tuple[Mode, int]:
+    """Return how to collect from engines, and how many samples at once.
+
+    What is under way is lost when the process ends, so there is no more of it than keeps the engines busy.
+    """
     from srpo_train.engines.agent import AgentEngine
     from srpo_train.engines.base import StreamingEngine
-    from srpo_train.evaluation import BATCH_SIZE
+    from srpo_train.engines.openai import OpenAIEngine
 
-    if all(isinstance(engine, StreamingEngine) for engine in engines.values()):
-        return "asynchronous", BATCH_SIZE
-    return "rounds", _AGENT_BATCH if any(isinstance(e, AgentEngine) for e in engines.values()) else BATCH_SIZE
+    is_outside = any(isinstance(engine, (AgentEngine, OpenAIEngine)) for engine in engines.values())
+    is_streaming = all(isinstance(engine, StreamingEngine) for engine in engines.values())
+    return "asynchronous" if is_streaming else "rounds", _AT_ONCE_OUTSIDE if is_outside else _AT_ONCE
+
+
+@contextlib.contextmanager
+def _saying_what_is_kept(directory: Path) -> Iterator[None]:
+    """Say, where the body ends early, that it was not for nothing."""
+    try:
+        yield
+    except (SrpoError, KeyboardInterrupt):
+        if any(directory.glob("*/seed-*")):
+            typer.echo(f"what was drawn is kept in {directory}; the same command goes on from there", err=True)
+        raise
 
 
 def _num_lost(results: Results, plan: EvalPlan) -> int:

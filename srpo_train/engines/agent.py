@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import queue
 import threading
@@ -28,7 +29,8 @@ class AgentReply:
     text: str
     """What the environment reads."""
     num_tokens: int = 0
-    """Tokens that were sampled on the way, thoughts and tool calls included."""
+    """Tokens that were sampled on the way, thoughts and tool calls included. An environment whose budget limits tokens
+    needs them, at most `Member.max_new_tokens`: an answer that took more is wrong."""
 
 
 Agent = Callable[[Member], str | AgentReply]
@@ -99,7 +101,7 @@ class AgentEngine:
             abort_reason=reason,
             is_hopeless=bool(reason) and not isinstance(trouble, SurroundingsError),
             num_unseen_tokens=reply.num_tokens if reply else 0,
-            timings={"generate_s": outcome.duration_s},
+            timings={"generate_s": outcome.duration_s, "queue_s": outcome.waited_s},
         )
 
 
@@ -110,6 +112,7 @@ class _Outcome:
     value: object = None
     error: Exception | None = None
     duration_s: float = 0.0
+    waited_s: float = 0.0
 
 
 class _Calls:
@@ -122,6 +125,7 @@ class _Calls:
         self._deadlines: dict[int, float] = {}
         self._finished: queue.SimpleQueue[tuple[int, _Outcome]] = queue.SimpleQueue()
         self._outcomes: dict[int, _Outcome] = {}
+        self._asked = time.monotonic()
 
     def run(self, max_concurrent: int) -> list[_Outcome]:
         """Make all calls and return how they ended, in order."""
@@ -139,10 +143,11 @@ class _Calls:
     def _call(self, number: int) -> None:
         begun = time.monotonic()
         try:
-            outcome = _Outcome(self._agent(self._members[number]), None, time.monotonic() - begun)
+            outcome = _Outcome(value=self._agent(self._members[number]))
         except Exception as error:  # the boundary to code that is not ours: whatever it raises is the agent's failure
-            outcome = _Outcome(None, error, time.monotonic() - begun)
-        self._finished.put((number, outcome))
+            outcome = _Outcome(error=error)
+        timed = dataclasses.replace(outcome, duration_s=time.monotonic() - begun, waited_s=begun - self._asked)
+        self._finished.put((number, timed))
 
     def _wait(self) -> None:
         """Take the next call that ends, or give up those that take too long."""
@@ -153,7 +158,7 @@ class _Calls:
             for number in [number for number, deadline in self._deadlines.items() if deadline <= now]:
                 del self._deadlines[number]
                 error = TimeoutError(f"no answer within {self._timeout_s:g} s")
-                self._outcomes[number] = _Outcome(None, error, self._timeout_s)
+                self._outcomes[number] = _Outcome(error=error, duration_s=self._timeout_s)
         else:
             if self._deadlines.pop(number, None) is not None:  # else it comes after it was given up
                 self._outcomes[number] = outcome

@@ -97,7 +97,8 @@ class Generation:
     num_unseen_tokens: int = 0
     """Sampled tokens that an endpoint counts without saying which; they cost, and nothing can be trained on them."""
     timings: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by name."""
+    """Seconds by name: ``generate_s`` from when the engine took the request up until its end, and ``queue_s``
+    of waiting before that; an engine that cannot tell them apart has the sum of both in ``generate_s``."""
 
     @property
     def num_tokens(self) -> int:

@@ -131,6 +131,7 @@ def record(bench: Bench) -> None:
         expect(len(generation.logprobs) == len(generation.token_ids) > 0, f"{name}: not one log-prob for each token")
         expect(generation.finish_reason in ("stop", "length"), f"{name}: {generation.abort_reason}")
         expect(generation.text == bench.decode(generation.token_ids), f"{name}: text is not what the tokens say")
+        expect(generation.timings.get("generate_s", -1.0) >= 0.0, f"{name}: timings do not say generate_s")
     if bench.policy:
         request = bench.request(0)
         (generation,) = bench.sample([request])

@@ -150,6 +150,7 @@ class OpenAIEngine:
 
     async def _answer(self, request: GenerationRequest, sampling: Sampling) -> Generation:
         payload = chat_payload(self.model, request, sampling, self._limit_field, self._extra)
+        asked = time.monotonic()
         async with self._places:
             begun = time.monotonic()
             reply = await self._endpoint.post_patiently(_PATH, payload)
@@ -157,10 +158,10 @@ class OpenAIEngine:
                 # A prompt that leaves less room than asked for is refused like one that leaves none. Without a limit
                 # of ours the context itself is the limit.
                 reply = await self._endpoint.post_patiently(_PATH, payload)
-            return self._generation(request, reply, time.monotonic() - begun)
+            timings = {"generate_s": time.monotonic() - begun, "queue_s": begun - asked}
+            return self._generation(request, reply, timings)
 
-    def _generation(self, request: GenerationRequest, reply: Reply, duration_s: float) -> Generation:
-        timings = {"generate_s": duration_s}
+    def _generation(self, request: GenerationRequest, reply: Reply, timings: Mapping[str, float]) -> Generation:
         if not reply.is_good:
             self._raise_if_for_all(reply)
             return _aborted(request, reply.reason, timings, is_hopeless=not reply.may_pass)

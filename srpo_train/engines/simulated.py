@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import time
@@ -48,11 +49,18 @@ class Usage:
     """Tokens of all steps: the rows of each, summed up."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Row:
     request: GenerationRequest
     num_tokens: int
     generation: Generation
+    arrived: float
+    seated: float = 0.0
+
+    def finished(self) -> Generation:
+        """The generation, with the time it took."""
+        timings = {"generate_s": time.perf_counter() - self.seated, "queue_s": self.seated - self.arrived}
+        return dataclasses.replace(self.generation, timings=timings)
 
 
 class SimulatedEngine:
@@ -136,6 +144,7 @@ class SimulatedEngine:
         """One step: seats are taken, time passes, and rows at their last token leave."""
         while self._waiting and len(self._rows) < self._max_batch_size:
             row = self._waiting.popleft()
+            row.seated = time.perf_counter()
             heapq.heappush(self._rows, (self._step + row.num_tokens, next(self._arrivals), row))
         begun = time.perf_counter()
         time.sleep(self._step_s + self._step_s_per_row * len(self._rows))
@@ -144,7 +153,7 @@ class SimulatedEngine:
         self.usage.num_steps += 1
         self.usage.num_tokens += len(self._rows)
         while self._rows and self._rows[0][0] <= self._step:
-            self._done.append(heapq.heappop(self._rows)[2].generation)
+            self._done.append(heapq.heappop(self._rows)[2].finished())
 
     def _row(self, request: GenerationRequest) -> _Row:
         text = self._answer(request)
@@ -156,7 +165,7 @@ class SimulatedEngine:
             generation = self._generation(request, text[: len(text) * length // wanted], length, "length")
         else:
             generation = self._generation(request, text, length, "stop")
-        return _Row(request, length, generation)
+        return _Row(request, length, generation, time.perf_counter())
 
     def _generation(self, request: GenerationRequest, text: str, num_tokens: int, reason: FinishReason) -> Generation:
         return Generation(

@@ -61,7 +61,6 @@ class TransformersEngine:
         Raises:
             EngineError: the model failed (out of memory, logits that are not numbers).
         """
-        started = time.perf_counter()
         encode = {text: self._policy.encode_prompt(text) for text in {request.prompt for request in requests}}
         rows = [
             Row(index=index, prompt=prompt, limit=limit, seed=request.seed, stops=request.stop)
@@ -69,24 +68,27 @@ class TransformersEngine:
             if (limit := room_for(request, prompt := encode[request.prompt], self._context_length)) > 0
         ]
         sampled = self._sample(rows, sampling)
-        timings = {"generate_s": time.perf_counter() - started}
         return [
-            self._generation(request, encode[request.prompt], sampled.get(index), timings)
+            self._generation(request, encode[request.prompt], *sampled.get(index, (None, {})))
             for index, request in enumerate(requests)
         ]
 
     def close(self) -> None:
         """Do nothing: the model belongs to the policy."""
 
-    def _sample(self, rows: Sequence[Row], sampling: Sampling) -> Mapping[int, Sampled]:
+    def _sample(self, rows: Sequence[Row], sampling: Sampling) -> dict[int, tuple[Sampled, Mapping[str, float]]]:
+        """Sampled response and timings by row; the rows of a batch end together, and a batch waits for those before."""
         batches = plan_batches(rows, max_tokens=self._max_batch_tokens, max_rows=self._max_batch_size)
+        found: dict[int, tuple[Sampled, Mapping[str, float]]] = {}
+        asked = time.perf_counter()
         try:
             with self._policy.sampling_mode(), grouped_decode_attention(self._policy.model):
-                return {
-                    response.index: response
-                    for batch in batches
-                    for response in decode_batch(self._policy, batch, sampling, self._stop_texts)
-                }
+                for batch in batches:
+                    begun = time.perf_counter()
+                    responses = decode_batch(self._policy, batch, sampling, self._stop_texts)
+                    timings = {"generate_s": time.perf_counter() - begun, "queue_s": begun - asked}
+                    found |= {response.index: (response, timings) for response in responses}
+                return found
         except (RuntimeError, IndexError, FloatingPointError) as error:  # out of memory is a RuntimeError
             raise EngineError(
                 f"engine of policy {self.policy_id!r} (version {self._policy.version}) failed on {len(rows)} requests: "

@@ -35,11 +35,11 @@ from srpo_train.evaluation.results import (
     read_results,
     write_results,
 )
-from srpo_train.evaluation.samples import SampleFiles, failed_sample
+from srpo_train.evaluation.samples import FailedSample, SampleFiles, failed_sample
 from srpo_train.evaluation.tally import Tally
 
 BATCH_SIZE = 512
-"""Samples that are collected together and held in memory meanwhile."""
+"""Samples that are collected by one call and held in memory meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +68,7 @@ def run_evaluation(
     roles: Mapping[str, str],
     *,
     mode: Mode = "rounds",
+    max_concurrent: int = BATCH_SIZE,
     batch_size: int = BATCH_SIZE,
     on_progress: OnProgress | None = None,
 ) -> Results:
@@ -80,7 +81,8 @@ def run_evaluation(
         engines: Engine of each policy id.
         roles: Policy id of each role.
         mode: Order of work of the collector.
-        batch_size: Samples that are collected together; decides the memory, not the samples.
+        max_concurrent: Samples under way at once.
+        batch_size: Samples that are collected by one call; decides the memory, not the samples.
         on_progress: Called as samples end.
 
     Returns:
@@ -95,15 +97,15 @@ def run_evaluation(
     with claimed_eval_dir(directory, plan) as whole:
         results = _results_so_far(directory, whole)
         for name, world in plan.worlds.items():
-            collector = Collector(world.make_env, engines, roles, mode=mode)
+            collector = Collector(world.make_env, engines, roles, mode=mode, max_concurrent=max_concurrent)
             try:
                 for seed in plan.seeds:
-                    pair = _Pair(name, world, seed, plan)
+                    pair = _Pair(name, world, seed, plan, on_progress)
                     if pair.is_complete(results):
-                        pair.report(on_progress)
                         continue
+                    pair.restore(directory)
                     try:
-                        pair.run(directory, collector, batch_size, on_progress)
+                        pair.draw(collector, batch_size)
                     finally:
                         results = _with(results, pair)
                         write_results(directory, results)
@@ -115,59 +117,61 @@ def run_evaluation(
 class _Pair:
     """One benchmark under one seed."""
 
-    def __init__(self, name: str, world: World, seed: int, plan: EvalPlan) -> None:
+    def __init__(self, name: str, world: World, seed: int, plan: EvalPlan, on_progress: OnProgress | None) -> None:
         self.name = name
         self.world = world
         self.seed = seed
-        self.tally = Tally()
         self._sampling = plan.sampling
+        self._on_progress = on_progress
         self._task_ids = world.task_ids
         self._jobs = [self._job(*numbers) for numbers in itertools.product(range(world.num_tasks), range(plan.samples))]
-        self._num_done = 0
+        self._tally = Tally()
+        self._settled: set[str] = set()
+        self._lost: set[str] = set()
 
     def is_complete(self, results: Results) -> bool:
         """Whether results hold every sample already."""
         found = results.benchmarks[self.name].seeds.get(self.seed) if self.name in results.benchmarks else None
         return found is not None and found.num_samples == len(self._jobs)
 
-    def run(self, directory: Path, collector: Collector, batch_size: int, on_progress: OnProgress | None) -> None:
-        """Draw what is missing."""
-        files = SampleFiles(directory / self.name / f"seed-{self.seed}")
-        settled, lost = self._restore(files)
-        self.report(on_progress)
+    def restore(self, directory: Path) -> None:
+        """Count what is there, and learn which samples have an end and which were lost.
 
-        def on_end(ended: Episode | FailedEpisode) -> None:
-            self._take(files, ended)
-            self.report(on_progress)
+        Raises:
+            RecordError: a file is damaged.
+        """
+        self._files = SampleFiles(directory / self.name / f"seed-{self.seed}")
+        for episode in self._files.episodes():
+            self._settled.add(episode.episode_id)
+            self._tally.add(episode)
+        wrong, lost = self._files.take_failed()
+        for sample in wrong:
+            self._settled.add(sample.episode_id)
+            self._tally.add_wrong(sample.task_id, sample.reason)
+        self._lost = {sample.episode_id for sample in lost}
 
+    def draw(self, collector: Collector, batch_size: int) -> None:
+        """Draw what is missing.
+
+        Raises:
+            NoEpisodeError: not one of a batch of new samples came through.
+        """
+        self._report()
         # What was lost before comes last: it may be lost again, and should hold nothing else up.
-        jobs = [job for job in self._jobs if job.episode_id not in settled]
-        jobs.sort(key=lambda job: job.episode_id in lost)
+        jobs = [job for job in self._jobs if job.episode_id not in self._settled]
+        jobs.sort(key=lambda job: job.episode_id in self._lost)
         for batch in _batches(jobs, batch_size):
-            num_lost = self.tally.num_failed
+            num_lost = self._tally.num_failed
             try:
-                collector.collect(batch, self._sampling, on_end=on_end)
+                collector.collect(batch, self._sampling, on_end=self._take)
             except NoEpisodeError:
-                is_news = any(job.episode_id not in lost for job in batch)
-                if is_news and self.tally.num_failed > num_lost:  # else all are wrong, or were lost before
+                is_news = any(job.episode_id not in self._lost for job in batch)
+                if is_news and self._tally.num_failed > num_lost:  # else all are wrong, or were lost before
                     raise
 
     def result(self) -> SeedResult:
         """Return what was counted so far."""
-        return self.tally.result(self._task_ids)
-
-    def report(self, on_progress: OnProgress | None) -> None:
-        """Say how far it is."""
-        if on_progress:
-            on_progress(
-                Progress(
-                    benchmark=self.name,
-                    seed=self.seed,
-                    num_done=self._num_done,
-                    num_samples=len(self._jobs),
-                    share_correct=self.tally.share_correct,
-                )
-            )
+        return self._tally.result(self._task_ids)
 
     def _job(self, task_index: int, sample: int) -> EpisodeJob:
         task_id = self._task_ids[task_index]
@@ -179,32 +183,34 @@ class _Pair:
             env_seed=derive_seed("eval", self.seed, task_id),
         )
 
-    def _restore(self, files: SampleFiles) -> tuple[set[str], set[str]]:
-        """Count what is there; return the samples that have an end, and those that were lost."""
-        settled = set()
-        for episode in files.episodes():
-            settled.add(episode.episode_id)
-            self.tally.add(episode)
-        wrong, lost = files.take_failed()
-        for sample in wrong:
-            settled.add(sample.episode_id)
-            self.tally.add_wrong(sample.task_id, sample.reason)
-        self._num_done = len(settled)
-        return settled, {sample.episode_id for sample in lost}
-
-    def _take(self, files: SampleFiles, ended: Episode | FailedEpisode) -> None:
+    def _take(self, ended: Episode | FailedEpisode) -> None:
         """Keep a sample, then count it."""
-        self._num_done += 1
         if isinstance(ended, Episode):
-            files.add(ended)
-            self.tally.add(ended)
-            return
-        sample = failed_sample(ended, self._task_ids[ended.job.task_index])
-        files.add_failed(sample)
-        if sample.is_wrong:
-            self.tally.add_wrong(sample.task_id, sample.reason)
+            self._files.add(ended)
+            self._tally.add(ended)
         else:
-            self.tally.add_lost(sample.reason)
+            self._take_failed(failed_sample(ended, self._task_ids[ended.job.task_index]))
+        self._report()
+
+    def _take_failed(self, sample: FailedSample) -> None:
+        self._files.add_failed(sample)
+        if sample.is_wrong:
+            self._tally.add_wrong(sample.task_id, sample.reason)
+        else:
+            self._tally.add_lost(sample.reason)
+
+    def _report(self) -> None:
+        """Say how far it is."""
+        if self._on_progress:
+            self._on_progress(
+                Progress(
+                    benchmark=self.name,
+                    seed=self.seed,
+                    num_done=self._tally.num_samples + self._tally.num_failed,
+                    num_samples=len(self._jobs),
+                    share_correct=self._tally.share_correct,
+                )
+            )
 
 
 def _batches(jobs: Sequence[EpisodeJob], size: int) -> Iterator[Sequence[EpisodeJob]]:

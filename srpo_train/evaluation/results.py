@@ -53,7 +53,7 @@ class SeedResult:
     num_failed: int
     """Samples lost to broken surroundings; they are neither right nor wrong, and in no other figure here."""
     costs: Mapping[str, float]
-    """What the finished samples cost, by name: see `srpo_train.evaluation.costs`."""
+    """What the finished samples cost, by name: see `srpo_train.costs.mean_costs`."""
     per_task: tuple[TaskResult, ...]
     """One entry for each task of which a sample counts, in the order of the benchmark."""
     reasons: Mapping[str, int] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from srpo_envs.core import SetEnv
 from srpo_envs.errors import ConfigError
 from srpo_envs.records import Episode
 from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
+from srpo_train.costs import Cost, clocks, episode_cost, summarize_costs, token_utility
 from srpo_train.engines.agent import Agent, AgentEngine
 from srpo_train.engines.base import Engine, Sampling
 from srpo_train.roles import ANY_ROLE
@@ -67,6 +68,7 @@ def evaluate(
     rollout = collector.collect(jobs, sampling, on_progress)
     unanswered = [failed.job.group_id for failed in rollout.failed if failed.is_unanswerable]
     scores = summarize(rollout.episodes, "eval") | score_samples(rollout.episodes, unanswered)
+    scores |= {f"time/eval_{name}": value for name, value in clocks(summarize_costs(rollout.episodes)).items()}
     scores["eval/num_failed_episodes"] = float(len(rollout.failed))
     return Evaluation(metrics=scores, episodes=rollout.episodes, rollout=rollout)
 
@@ -153,7 +155,7 @@ def score_samples(episodes: Sequence[Episode], unanswered: Sequence[str] = ()) -
     """Return accuracy, Avg@k, Pass@k and the token-normalised utility (eq. 9) of episodes grouped by task.
 
     Avg@k is the mean over tasks of the share of correct samples, Pass@k the share of tasks with at least one. Where
-    nobody counted tokens there is no utility.
+    not all tokens are counted there is no utility.
 
     Args:
         episodes: Finished samples.
@@ -166,13 +168,15 @@ def score_samples(episodes: Sequence[Episode], unanswered: Sequence[str] = ()) -
         by_task[group_id].append(False)
     if not by_task:
         return {}
-    shares = [sum(samples) / len(samples) for samples in by_task.values()]
+    shares = {task: sum(samples) / len(samples) for task, samples in by_task.items()}
     correct, num_samples = sum(map(sum, by_task.values())), sum(map(len, by_task.values()))
-    # Eq. 9 counts the tokens of a task once per sample, so that U_tok is correct samples per million tokens.
-    tokens = sum(episode.num_tokens for episode in episodes)
+    costs: dict[str, list[Cost]] = {task: [] for task in by_task}
+    for episode in episodes:
+        costs[episode.group_id].append(episode_cost(episode))
+    utility = token_utility(shares, costs)
     return {
         "eval/accuracy": correct / num_samples,
-        "eval/avg_at_k": sum(shares) / len(shares),
-        "eval/pass_at_k": sum(share > 0 for share in shares) / len(shares),
-        **({"eval/utility": 1e6 * correct / tokens} if tokens else {}),
+        "eval/avg_at_k": sum(shares.values()) / len(shares),
+        "eval/pass_at_k": sum(share > 0 for share in shares.values()) / len(shares),
+        **({} if utility is None else {"eval/utility": utility}),
     }

@@ -139,7 +139,7 @@ def _lines_backward(file: Any, size: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _append(path: Path, text: str) -> None:
-    with path.open("ab", buffering=0) as file:
+    with path.open("ab") as file:
         file.write(text.encode("utf-8"))
 
 

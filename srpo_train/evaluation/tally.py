@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from srpo_envs.records import Episode
+from srpo_train.costs import Cost, episode_cost, mean_costs, token_utility
 from srpo_train.evaluation.results import SeedResult, TaskResult
 from srpo_train.evaluation.scores import avg_at_k, share_solved
 from srpo_train.summary import is_correct
@@ -27,6 +30,7 @@ class Tally:
         """Samples lost to their surroundings."""
         self._reasons: Counter[str] = Counter()
         self._tasks: dict[str, list[int]] = {}  # task id to correct samples, samples, tokens
+        self._costs: dict[str, list[Cost]] = defaultdict(list)
         self._means = _Means()
 
     @property
@@ -37,6 +41,7 @@ class Tally:
     def add(self, episode: Episode) -> None:
         """Count a finished sample."""
         self._count(episode.task_id, is_correct(episode), episode.num_tokens)
+        self._costs[episode.task_id].append(episode_cost(episode))
         self._means.add(episode)
 
     def add_wrong(self, task_id: str, reason: str) -> None:
@@ -61,11 +66,17 @@ class Tally:
             pass_at_k=share_solved(per_task),
             num_samples=self.num_samples,
             num_failed=self.num_failed,
-            costs={},
+            costs=self._mean_costs(per_task),
             reasons=dict(self._reasons.most_common(_MOST_REASONS)),
             per_task=tuple(per_task),
             metrics=self._means.values(),
         )
+
+    def _mean_costs(self, per_task: Sequence[TaskResult]) -> dict[str, float]:
+        shares = {task.task_id: task.num_correct / task.num_samples for task in per_task}
+        utility = token_utility(shares, self._costs)
+        costs = mean_costs([cost for samples in self._costs.values() for cost in samples])
+        return costs if utility is None else {"utility": utility, **costs}
 
     def _count(self, task_id: str, is_right: bool, num_tokens: int) -> None:
         self.num_correct += is_right
@@ -76,11 +87,10 @@ class Tally:
 
 
 class _Means:
-    """Means of figures that come one by one."""
+    """Means of figures that come one by one, the same in whatever order."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, float] = defaultdict(float)
-        self._counts: dict[str, int] = defaultdict(int)
+        self._values: dict[str, array[float]] = defaultdict(lambda: array("d"))
 
     def add(self, episode: Episode) -> None:
         """Take in what an episode says; names are those of `srpo_train.metrics.TABLE` without their prefix."""
@@ -94,11 +104,10 @@ class _Means:
 
     def values(self) -> dict[str, float]:
         """Return the means by name."""
-        return {name: self._sums[name] / self._counts[name] for name in sorted(self._sums)}
+        return {name: math.fsum(values) / len(values) for name, values in sorted(self._values.items())}
 
     def _take(self, name: str, value: float) -> None:
-        self._sums[name] += value
-        self._counts[name] += 1
+        self._values[name].append(value)
 
 
 def _task_result(task_id: str, counts: Sequence[int]) -> TaskResult:

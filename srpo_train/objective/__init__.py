@@ -16,7 +16,7 @@ from srpo_train.objective.advantage import (
 from srpo_train.objective.credit import Advantage, CreditTable
 from srpo_train.objective.diagnostics import diagnose, engine_mismatch
 from srpo_train.objective.logratio import VarianceSplit, member_log_ratio, set_log_ratio, variance_split
-from srpo_train.objective.methods import METHODS, Method
+from srpo_train.objective.methods import METHODS, Method, describe
 from srpo_train.objective.presets import PRESETS, preset
 from srpo_train.objective.spec import AdvantageSpec, Objective
 from srpo_train.objective.surrogate import (
@@ -47,6 +47,7 @@ __all__ = [
     "VarianceSplit",
     "correction_weight",
     "count_totals",
+    "describe",
     "diagnose",
     "discounted_return",
     "divergence",

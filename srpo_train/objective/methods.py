@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from srpo_train.objective.spec import Objective
+
 Team = Literal["any", "one agent", "shared", "per role"]
 
 _GRPO: dict[str, Any] = {
@@ -84,8 +86,8 @@ METHODS: tuple[Method, ...] = (
         preset="dr_mas_trajectory",
         source="variant of arXiv:2602.08847",
         formula="as Dr. MAS, where the n rows of one episode in g weigh 1/n each in mean and sd",
-        differs="its code has a switch that takes one row of each episode; the two agree where an episode's rows score "
-        "alike",
+        differs="verl-agent (compute_mean_std_cross_steps = False) takes one row of each episode; the two agree where "
+        "an episode's rows score alike",
     ),
     Method(
         name="AT-GRPO",
@@ -132,8 +134,9 @@ METHODS: tuple[Method, ...] = (
         source="Feng et al. 2025, arXiv:2505.10978",
         formula="A_e = A(episode) + w A(step), w = 1: the episode's return normalised over its prompt's, and the "
         "return from e on, discounted by 0.95 per event, normalised over events with the same state",
-        differs="equal states are equal replayed state ids, that is equal histories: stricter than its observations, so "
-        "a state reached in two ways counts as two; one advantage for all members of an event; dual clip 3; no "
+        differs="equal states are equal replayed state ids, that is equal histories: stricter than its observations, "
+        "so a state reached in two ways counts as two; statistics of episodes count each once, as in the paper and not "
+        "as in its code, which counts every step; one advantage for all members of an event; dual clip 3; no "
         "divergence penalty",
     ),
     Method(
@@ -148,10 +151,44 @@ METHODS: tuple[Method, ...] = (
         name="PPO",
         preset="ppo",
         source="Schulman et al. 2017, arXiv:1707.06347; GAE: arXiv:1506.02438",
-        formula="delta_e = r_e + gamma V(s_e') - V(s_e), A_e = delta_e + gamma lambda A_e', lambda 0.95, gamma 1, whitened "
-        "over the batch; min(r_t A, clip(r_t) A) for every token; critic: clipped squared error towards A_e + V(s_e)",
+        formula="delta_e = r_e + gamma V(s_e') - V(s_e), A_e = delta_e + gamma lambda A_e', lambda 0.95, gamma 1, "
+        "whitened over the batch; min(r_t A, clip(r_t) A) for every token; "
+        "critic: clipped squared error towards A_e + V(s_e)",
         differs="a time step is an event, not a token; one critic for the team, V(s_e) the mean over the members' "
         "prompts; actor and critic share no weights",
     ),
 )
 """Every method of the comparison, in the order of the docs."""
+
+_COLUMN_WORDS = {"group": "prompt", "event_type": "event type"}
+
+
+def describe(objective: Objective) -> dict[str, str]:
+    """Say in a few words what an objective compares, clips and averages.
+
+    Returns:
+        Heading to words, in the order of a table's columns.
+    """
+    key = ", ".join(_COLUMN_WORDS.get(name, name) for name in objective.advantage.group_key)
+    compared = "a critic's values" if objective.advantage.needs_critic else key or "batch"
+    return {
+        "advantage": objective.advantage.estimator,
+        "compared within": compared,
+        "ratio of": _ratio(objective),
+        "clip": _clip(objective),
+        "mean over": objective.reduction + "s",
+    }
+
+
+def _ratio(objective: Objective) -> str:
+    if objective.form == "linear":
+        return f"none ({objective.unit} log-probability)"
+    scaling = f", {objective.scaling}" if objective.unit == "set" else ""
+    return objective.unit + scaling + (", per token" if objective.length_normalized else "")
+
+
+def _clip(objective: Objective) -> str:
+    if objective.form == "linear":
+        return "-"
+    dual = "" if objective.dual_clip is None else f", dual {objective.dual_clip:g}"
+    return f"-{objective.clip_low:g}, +{objective.clip_high:g}{dual}"

@@ -27,7 +27,7 @@ def value_loss(value_E: Tensor, old_value_E: Tensor, target_E: Tensor, *, value_
 
 
 def explained_variance(value_E: Tensor, target_E: Tensor) -> float:
-    """Return ``1 - Var(T - V) / Var(T)``: 1 for a perfect critic, 0 for one no better than a constant; 0 if T is one."""
+    """Return ``1 - Var(T - V) / Var(T)``: 1 for a perfect critic, 0 for a constant one, and 0 where T is constant."""
     variance = float(target_E.var(correction=0))
     return 1.0 - float((target_E - value_E).var(correction=0)) / variance if variance > 1e-12 else 0.0
 

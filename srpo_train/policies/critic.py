@@ -84,7 +84,7 @@ class Critic:
         # Padding is on the right, where a causal model's real tokens do not look: no attention mask is needed.
         output = self.model(input_ids=input_ids_MS.to(self.model.device), use_cache=False)
         values_MS: Tensor = output.logits[..., 0]
-        return values_MS[torch.arange(len(rows)), (lengths - 1).to(values_MS.device)].float()
+        return values_MS[torch.arange(len(rows)), lengths - 1].float()
 
     def check_tokenizers(self, policies: Sequence[Policy]) -> None:
         """Refuse policies whose tokens mean something else to the critic.
@@ -113,7 +113,7 @@ def _read(location: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTraine
     except ImportError as error:
         raise MissingExtraError("transformers", "train") from error
     try:
-        with silent(), _no_load_report():
+        with silent(), _no_load_report(), torch.random.fork_rng(devices=[]):
             tokenizer = AutoTokenizer.from_pretrained(location)
             loaded: Any = AutoModelForTokenClassification.from_pretrained(
                 location, num_labels=1, dtype=dtype, output_loading_info=True
@@ -124,6 +124,10 @@ def _read(location: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTraine
         raise PolicyLoadError(f"critic: cannot load {location!r} as a token classifier ({reason})") from error
     model, report = loaded
     _start_at_zero(model, set(report["missing_keys"]), location)
+    for parameter in model.parameters():
+        # Weights as read lie in the mapped file at any address, and matrix products round by the alignment of their
+        # factors: a resumed critic would differ in the last bit from one that never stopped.
+        parameter.data = parameter.data.clone()
     return model, tokenizer
 
 

@@ -51,6 +51,8 @@ class ModelShape:
 
     num_parameters: int
     """Weights, tied ones counted once."""
+    head_parameters: int
+    """Those of the output head alone; 0 where it is tied to the embeddings."""
     linear: Mapping[str, int]
     """For each linear layer below the head, by the last part of its name: inputs plus outputs, summed over layers."""
     vocab_size: int
@@ -69,6 +71,11 @@ class ModelShape:
     """Whether queries and keys are normalised, which keeps more of them for the backward pass."""
     context_length: int | None
     """Most positions; None when the configuration names none."""
+
+    @property
+    def critic_parameters(self) -> int:
+        """Parameters of a critic on this model: a head of one number in place of its own."""
+        return self.num_parameters - self.head_parameters + self.hidden_size + 1
 
     def adapter_parameters(self, rank: int, targets: Collection[str] | None = None) -> int:
         """Return the parameters of a LoRA adapter on these linear layers, None for all."""
@@ -130,6 +137,7 @@ def _measure(config: PreTrainedConfig) -> ModelShape:
         model = AutoModelForCausalLM.from_config(config)
     text = config.get_text_config()
     head = model.get_output_embeddings()
+    is_tied = bool(text.tie_word_embeddings)
     linear: dict[str, int] = {}
     for name, part in model.named_modules():
         if isinstance(part, nn.Linear) and part is not head:
@@ -140,6 +148,7 @@ def _measure(config: PreTrainedConfig) -> ModelShape:
     num_kv_heads = getattr(text, "num_key_value_heads", None) or num_heads
     return ModelShape(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        head_parameters=0 if is_tied else sum(parameter.numel() for parameter in head.parameters()),
         linear=linear,
         vocab_size=text.vocab_size,
         hidden_size=text.hidden_size,

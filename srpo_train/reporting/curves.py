@@ -7,43 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from srpo_envs.errors import MissingExtraError
 from srpo_train.metrics import names_below, series
-
-_INK = "#22303c"
-_FAINT = "#8a97a3"
-_GRID = "#e6eaee"
-_ACCENT = "#0b6e6e"
-_SECOND = "#d9772b"
-_COLORS = ("#0b6e6e", "#d9772b", "#5b5fc7", "#b8385e", "#6b8e23", "#946b2d", "#3b8bc2", "#7a7a7a")
-"""Told apart also by people who do not see red and green as different; roles keep theirs in every panel."""
-
-_STYLE: Any = {
-    "font.size": 9,
-    "text.color": _INK,
-    "axes.labelcolor": _FAINT,
-    "axes.edgecolor": "#c3ccd4",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlepad": 8,
-    "axes.labelsize": 8,
-    "grid.color": _GRID,
-    "xtick.color": _FAINT,
-    "ytick.color": _FAINT,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "lines.linewidth": 1.6,
-    "lines.solid_capstyle": "round",
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-}
+from srpo_train.reporting.drawing import (
+    ACCENT,
+    COLORS,
+    FAINT,
+    INK,
+    SECOND,
+    as_percent,
+    from_zero,
+    legend,
+    running_mean,
+    titled_figure,
+)
 
 _NUM_COLUMNS = 4
 _ROW_INCHES = 3.07
@@ -67,18 +43,10 @@ def draw_curves(lines: Lines, path: Path, title: str, subtitle: str = "") -> Non
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "train") from error
     measured = _below(lines, _ENV)
     num_rows = 3 + math.ceil(len(measured) / _NUM_COLUMNS)
     height = _ROW_INCHES * num_rows
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(15.5, height), dpi=130)
-        figure.text(0.012, 1 - 0.26 / height, title, fontsize=16, fontweight="bold", va="center")
-        figure.text(0.012, 1 - 0.52 / height, subtitle, fontsize=10, color=_FAINT, va="center")
+    with titled_figure(title, subtitle, width=15.5, height=height) as figure:
         margins = {"left": 0.035, "right": 0.988, "top": 1 - 1.06 / height, "bottom": 0.51 / height}
         grid = figure.add_gridspec(num_rows, _NUM_COLUMNS, **margins, hspace=0.42, wspace=0.24)
         cells = [figure.add_subplot(grid[cell // _NUM_COLUMNS, cell % _NUM_COLUMNS]) for cell in _CELLS]
@@ -100,10 +68,10 @@ def draw_curves(lines: Lines, path: Path, title: str, subtitle: str = "") -> Non
 def _draw_accuracy(panel: Any, lines: Lines) -> None:
     panel.set_title("Held-out accuracy", fontsize=12)
     panel.set_ylim(-0.02, 1.04)
-    _smooth_line(panel, lines, "rollout/accuracy", _SECOND, "training episodes", width=1.2)
+    _smooth_line(panel, lines, "rollout/accuracy", SECOND, "training episodes", width=1.2)
     steps, values = series(lines, "eval/accuracy")
     if steps:
-        panel.plot(steps, values, "o-", color=_ACCENT, linewidth=2.4, markersize=6, label="held-out tasks", zorder=3)
+        panel.plot(steps, values, "o-", color=ACCENT, linewidth=2.4, markersize=6, label="held-out tasks", zorder=3)
         for place, offset, align in ((0, (10, -5), "left"), (-1, (0, 10), "right")):
             is_high = place == -1 and values[place] > 0.93
             panel.annotate(
@@ -112,20 +80,20 @@ def _draw_accuracy(panel: Any, lines: Lines) -> None:
                 textcoords="offset points",
                 xytext=(0, -19) if is_high else offset,
                 ha=align,
-                color=_ACCENT,
+                color=ACCENT,
                 fontsize=12,
                 fontweight="bold",
             )
     _, at_k = series(lines, "eval/pass_at_k")
     if steps and at_k and at_k != values:
-        panel.plot(steps, at_k, ":", color=_ACCENT, linewidth=1.2, label="Pass@k")
+        panel.plot(steps, at_k, ":", color=ACCENT, linewidth=1.2, label="Pass@k")
     is_low = bool(steps) and values[-1] < 0.35
     panel.legend(loc="upper right" if is_low else "lower right", fontsize=9)
 
 
 def _draw_reward(panel: Any, lines: Lines) -> None:
     panel.set_title("Team reward in training")
-    _smooth_line(panel, lines, "rollout/reward_mean", _ACCENT, "")
+    _smooth_line(panel, lines, "rollout/reward_mean", ACCENT, "")
 
 
 def _draw_valid(panel: Any, lines: Lines) -> None:
@@ -133,32 +101,32 @@ def _draw_valid(panel: Any, lines: Lines) -> None:
     _draw_roles(panel, lines, "rollout/valid_rate/")
     low, _ = panel.get_ylim()
     panel.set_ylim(min(low, 0.9), 1.0 + 0.04 * (1.0 - min(low, 0.9)))
-    _as_percent(panel)
+    as_percent(panel)
 
 
 def _draw_length(panel: Any, lines: Lines) -> None:
     panel.set_title("Response length per role (tokens)")
     _draw_roles(panel, lines, "rollout/response_length/")
-    _from_zero(panel)
+    from_zero(panel)
 
 
 def _draw_gradient(panel: Any, lines: Lines) -> None:
     panel.set_title("Gradient norm before clipping")
-    _smooth_line(panel, lines, "train/grad_norm", _ACCENT, "")
-    _from_zero(panel)
+    _smooth_line(panel, lines, "train/grad_norm", ACCENT, "")
+    from_zero(panel)
 
 
 def _draw_clip(panel: Any, lines: Lines) -> None:
     panel.set_title("Clipped events")
-    _smooth_line(panel, lines, "train/clip_fraction", _ACCENT, "")
+    _smooth_line(panel, lines, "train/clip_fraction", ACCENT, "")
     panel.set_ylim(0, max(0.01, panel.get_ylim()[1]))
-    _as_percent(panel)
+    as_percent(panel)
 
 
 def _draw_entropy(panel: Any, lines: Lines) -> None:
     panel.set_title("Entropy (nats per token)")
-    _smooth_line(panel, lines, "train/entropy", _ACCENT, "")
-    _from_zero(panel)
+    _smooth_line(panel, lines, "train/entropy", ACCENT, "")
+    from_zero(panel)
 
 
 def _draw_cardinality(panel: Any, lines: Lines) -> None:
@@ -166,18 +134,18 @@ def _draw_cardinality(panel: Any, lines: Lines) -> None:
     for event_type in _below(lines, "rollout/cardinality/"):
         color = _color_of(lines, event_type)
         _smooth_line(panel, lines, f"rollout/cardinality/{event_type}", color, event_type, raw=False)
-    _smooth_line(panel, lines, "train/cardinality_mean", _INK, "all events", raw=False)
+    _smooth_line(panel, lines, "train/cardinality_mean", INK, "all events", raw=False)
     panel.set_ylim(0, panel.get_ylim()[1] * 1.4)  # room for the legend
-    _legend(panel, loc="upper left", ncols=2)
+    legend(panel, loc="upper left", ncols=2)
 
 
 def _draw_measured(panel: Any, lines: Lines, name: str) -> None:
     """Draw what the workflow itself measures: in training, and on held-out tasks."""
     panel.set_title(name.replace("_", " ").capitalize())
-    _smooth_line(panel, lines, _ENV + name, _SECOND, "training episodes")
-    _smooth_line(panel, lines, f"eval/env/{name}", _ACCENT, "held-out tasks", raw=False)
-    _from_zero(panel)
-    _legend(panel)
+    _smooth_line(panel, lines, _ENV + name, SECOND, "training episodes")
+    _smooth_line(panel, lines, f"eval/env/{name}", ACCENT, "held-out tasks", raw=False)
+    from_zero(panel)
+    legend(panel)
 
 
 def _draw_time(panel: Any, lines: Lines) -> None:
@@ -191,7 +159,7 @@ def _draw_time(panel: Any, lines: Lines) -> None:
         panel.grid(False)
         panel.legend(loc="lower left", ncols=2, frameon=True, framealpha=0.92, edgecolor="none", handlelength=1.0)
     panel.set_ylim(0, 1)
-    _as_percent(panel)
+    as_percent(panel)
 
 
 _PANELS = (
@@ -212,7 +180,7 @@ _PANELS = (
 def _draw_roles(panel: Any, lines: Lines, prefix: str) -> None:
     for role in _below(lines, prefix):
         _smooth_line(panel, lines, prefix + role, _color_of(lines, role), role, raw=False)
-    _legend(panel)
+    legend(panel)
 
 
 def _below(lines: Lines, prefix: str) -> list[str]:
@@ -224,7 +192,7 @@ def _color_of(lines: Lines, name: str) -> str:
     """The colour of a role or event type; an event type named like a role shares its colour."""
     roles = _below(lines, "rollout/response_length/")
     names = roles + [kind for kind in _below(lines, "rollout/cardinality/") if kind not in roles]
-    return _COLORS[names.index(name) % len(_COLORS)] if name in names else _FAINT
+    return COLORS[names.index(name) % len(COLORS)] if name in names else FAINT
 
 
 def _smooth_line(
@@ -238,33 +206,6 @@ def _smooth_line(
         panel.plot(steps, values, color=color, alpha=0.28, linewidth=0.9)
     marker = "o-" if len(steps) == 1 else "-"
     panel.plot(steps, running_mean(values), marker, color=color, linewidth=width, label=label or None)
-
-
-def _legend(panel: Any, **where: Any) -> None:
-    if panel.get_legend_handles_labels()[0]:
-        panel.legend(handlelength=1.2, **{"loc": "best", **where})
-
-
-def _from_zero(panel: Any) -> None:
-    panel.set_ylim(0, panel.get_ylim()[1] * 1.06)
-
-
-def _as_percent(panel: Any) -> None:
-    from matplotlib.ticker import PercentFormatter
-
-    low, high = panel.get_ylim()
-    panel.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None if high - low < 0.1 else 0))
-
-
-def running_mean(values: Sequence[float], window: int = 7) -> list[float]:
-    """Return the mean around each value, over fewer of them towards both ends."""
-    half = window // 2
-    means = []
-    for place in range(len(values)):
-        reach = min(half, place, len(values) - 1 - place)
-        part = values[place - reach : place + reach + 1]
-        means.append(sum(part) / len(part))
-    return means
 
 
 def time_shares(lines: Lines) -> tuple[list[int], dict[str, list[float]]]:

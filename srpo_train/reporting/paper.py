@@ -13,6 +13,7 @@ from importlib import resources
 
 import pydantic
 
+from srpo_envs.benchmarks import BENCHMARKS
 from srpo_train.reporting.tables import Score
 
 
@@ -228,8 +229,8 @@ def paper() -> Paper:
 
 
 def benchmark_label(name: str) -> str:
-    """Return how the paper's tables head a benchmark; the name itself where they do not have it."""
+    """Return how the paper's tables head a benchmark, or its title; the name itself for other tasks."""
     labels = {
         key: label for table in paper().score_tables for key, label in zip(table.benchmarks, table.labels, strict=True)
     }
-    return labels.get(name, name)
+    return labels.get(name) or (BENCHMARKS[name].title if name in BENCHMARKS else name)

@@ -19,7 +19,7 @@ def paper_section(*, without: Iterable[ScoreTable] = ()) -> Section:
     """Return all of the paper's numbers as tables, but for score tables that already stand beside one's own."""
     quoted, left_out = paper(), list(without)
     tables = [score_table(table) for table in quoted.score_tables if table not in left_out]
-    tables += [_ablation_table(quoted.ablation), dynamics_table(quoted.dynamics.rows), _router_table(quoted.router)]
+    tables += [_ablation_table(quoted.ablation), dynamics_table(), _router_table(quoted.router)]
     return Section(
         title="What the paper reports",
         paragraphs=(
@@ -58,14 +58,17 @@ def score_table(table: ScoreTable) -> Table:
     return Table(title=table.title, columns=score_columns(table.labels, table.k), blocks=quoted_blocks(table))
 
 
-def dynamics_table(rows: Sequence[DynamicsRow]) -> Table:
-    """Return the statistics of training runs in the paper's terms."""
-    return Table(
-        title=f"{paper().dynamics.title} ({paper().dynamics.where})",
-        row_heading="Run",
-        columns=DYNAMICS_COLUMNS,
-        blocks=(Block(title="", rows=tuple(Row(name=row.run, cells=dynamics_cells(row)) for row in rows)),),
-    )
+def dynamics_table(ours: Sequence[DynamicsRow] = (), *, with_paper: bool = True) -> Table:
+    """Return the statistics of training runs, one's own first, in the paper's terms."""
+    quoted = paper().dynamics
+    blocks = [_dynamics_block("", ours)] if ours else []
+    if with_paper:
+        blocks.append(_dynamics_block(f"{quoted.title}, quoted from the paper ({quoted.where})", quoted.rows))
+    return Table(title="Training dynamics", row_heading="Run", columns=DYNAMICS_COLUMNS, blocks=tuple(blocks))
+
+
+def _dynamics_block(title: str, rows: Sequence[DynamicsRow]) -> Block:
+    return Block(title=title, rows=tuple(Row(name=row.run, cells=_dynamics_cells(row)) for row in rows))
 
 
 DYNAMICS_COLUMNS = (
@@ -83,22 +86,27 @@ DYNAMICS_COLUMNS = (
 """Of `dynamics_table`."""
 
 
-def dynamics_cells(row: DynamicsRow) -> tuple[Cell, ...]:
-    """Return one cell for each of `DYNAMICS_COLUMNS`."""
+def _dynamics_cells(row: DynamicsRow) -> tuple[Cell, ...]:
     completeness = None if row.event_completeness is None else 100 * row.event_completeness
-    is_ranged = row.grad_norm_min is not None and row.grad_norm_max is not None
     return (
         _cell(row.last_score, 3),
         _cell(row.best_avg_at_k, 1),
-        _cell(row.grad_norm_mean, 1),
-        Cell(text=f"[{row.grad_norm_min:.2f}, {row.grad_norm_max:.2f}]") if is_ranged else Cell(),
+        _cell(row.grad_norm_mean, 1 if (row.grad_norm_mean or 0) >= 10 else 3),
+        _range_cell(row),
         _cell(row.grad_norm_cv, 3),
         _cell(row.active_set_first, 3),
         _cell(row.active_set_last, 3),
         _cell(completeness, 1),
-        _cell(row.proxy_first, 0),
-        _cell(row.proxy_last, 0),
+        _cell(row.proxy_first, 0 if (row.proxy_first or 0) >= 100 else 1),
+        _cell(row.proxy_last, 0 if (row.proxy_last or 0) >= 100 else 1),
     )
+
+
+def _range_cell(row: DynamicsRow) -> Cell:
+    if row.grad_norm_min is None or row.grad_norm_max is None:
+        return Cell()
+    decimals = 2 if row.grad_norm_max >= 10 else 3
+    return Cell(text=f"[{row.grad_norm_min:.{decimals}f}, {row.grad_norm_max:.{decimals}f}]")
 
 
 def _ablation_table(ablation: Ablation) -> Table:

@@ -117,7 +117,7 @@ class Score:
 
     def cell(self, *, scale: float = 1.0, decimals: int = 1) -> Cell:
         """Return it as it is shown, multiplied by `scale`."""
-        spread = "" if self.spread is None else f"{self.spread * scale:.{decimals}f}"
+        spread = "" if self.spread is None else f"{self.spread * scale:,.{decimals}f}"
         return Cell(text=f"{self.mean * scale:,.{decimals}f}", spread=spread)
 
 

@@ -8,6 +8,7 @@ import pickle
 
 import gymnasium
 import numpy as np
+import pettingzoo
 import pytest
 from factories import APPROVE, REJECT, Lookup, NumberTasks, Panel, boxed, play
 from hypothesis import given, settings
@@ -151,6 +152,12 @@ def test_a_gymnasium_controller_meets_the_same_budget():
 def test_a_joint_set_of_several_roles_shares_like_any_other():
     env = Panel(NumberTasks(), budget={"team_tokens": 31})
     assert [member.max_new_tokens for member in env.reset(seed=0).members] == [10, 10, 10]
+
+
+def test_agents_of_a_parallel_world_are_told_their_share():
+    env = pettingzoo.make("parallel", "srpo_envs/ArithmeticSolverVerifier-v0", budget={"team_tokens": 12})
+    _, infos = env.reset(seed=0)
+    assert [infos[f"solver_{seat}"]["max_new_tokens"] for seat in range(3)] == [4, 4, 4]
 
 
 # --- calls, turns, tools ------------------------------------------------------------------------------------------

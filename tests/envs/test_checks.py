@@ -198,8 +198,8 @@ def test_the_checks_leave_global_random_state_alone():
 
 def test_the_report_prints_one_line_per_rule():
     lines = str(check_set_env(Debate, num_episodes=2)).splitlines()
-    assert lines[0] == "Debate: 17 rules hold, 0 breaches"
-    assert sum(line.startswith("  ok ") for line in lines) == 17
+    assert lines[0] == "Debate: 18 rules hold, 0 breaches"
+    assert sum(line.startswith("  ok ") for line in lines) == 18
 
 
 def test_at_least_one_episode_is_needed():

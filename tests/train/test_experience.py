@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 from factories import make_episode, make_event, make_member
 
 from srpo_envs.errors import ConfigError
@@ -54,7 +55,7 @@ def test_an_event_without_all_its_members_is_left_out_and_moves_no_baseline():
     lost = dataclasses.replace(draft, members=draft.members[:2])
     broken = dataclasses.replace(broken, events=(lost, broken.events[1]))
     experience = build_experience([whole, other, broken], SRPO, max_row_tokens=100)
-    assert experience.dropped == {"incomplete": 1, "overlong": 0}
+    assert experience.dropped == {"incomplete": 1, "overlong": 0, "uniform": 0}
     advantages = dict(zip(experience.batch.event_ids, experience.batch.advantage_E.tolist(), strict=True))
     assert "q2/e0" not in advantages
     assert advantages["q0/e0"] == pytest.approx(0.707106, abs=1e-6)
@@ -76,7 +77,7 @@ def test_an_overlong_row_takes_its_whole_event_along_before_returns_are_compared
     event = make_event(3, lengths=[3, 3, 40], episode_id="q2", group_id="q", team_return=9.0)
     long = dataclasses.replace(long, events=(event, long.events[1]))
     experience = build_experience([first, second, long], SRPO, max_row_tokens=20)
-    assert experience.dropped == {"incomplete": 0, "overlong": 1}
+    assert experience.dropped == {"incomplete": 0, "overlong": 1, "uniform": 0}
     advantages = dict(zip(experience.batch.event_ids, experience.batch.advantage_E.tolist(), strict=True))
     assert "q2/e0" not in advantages
     assert advantages["q0/e0"] == pytest.approx(0.707106, abs=1e-6)
@@ -94,6 +95,54 @@ def test_texts_of_a_policy_without_their_tokens_are_refused():
     episode = make_episode(events=(make_event(1, members=(texts_only,)),))
     with pytest.raises(ConfigError, match="policy 'gpt' answered member_index 0 without token ids"):
         build_experience([episode], SRPO, max_row_tokens=100)
+
+
+def test_questions_whose_advantages_are_all_0_are_left_out_when_the_objective_says_so():
+    mixed = make_group([1.0, 0.0])
+    same = [in_group(episode, "r") for episode in make_group([1.0, 1.0], group_id="r")]
+    kept = build_experience([*mixed, *same], preset("grpo"), max_row_tokens=100)
+    assert (kept.batch.num_events, kept.dropped["uniform"]) == (8, 0)
+    left = build_experience([*mixed, *same], preset("dapo"), max_row_tokens=100)
+    assert left.batch.event_ids == ["q0/e0", "q0/e1", "q1/e0", "q1/e1"]
+    assert left.dropped == {"incomplete": 0, "overlong": 0, "uniform": 4}
+    assert build_experience(same, preset("dapo"), max_row_tokens=100).batch.num_events == 0
+
+
+def test_a_critic_s_values_and_targets_stay_with_their_events():
+    # Returns 1 and 0; the critic says 0.1, 0.2, ... by event. With lambda 1 targets are the returns.
+    asked = []
+
+    def values(batch):
+        asked.append(batch.event_ids)
+        return torch.arange(1, batch.num_events + 1, dtype=torch.float64) / 10
+
+    episodes = make_group([1.0, 0.0])
+    objective = preset("ppo", gae_lambda=1.0, whiten=False)
+    batch = build_experience(episodes, objective, max_row_tokens=100, values=values).batch
+    assert asked == [["q0/e0", "q0/e1", "q1/e0", "q1/e1"]]
+    assert batch.value_E.tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert batch.value_target_E.tolist() == pytest.approx([1.0, 1.0, 0.0, 0.0])
+    assert batch.advantage_E.tolist() == pytest.approx([0.9, 0.8, -0.3, -0.4])
+    part = batch.select([3, 0])
+    assert part.value_E.tolist() == pytest.approx([0.4, 0.1])
+    assert part.value_target_E.tolist() == pytest.approx([0.0, 1.0])
+    with pytest.raises(ConfigError, match="'gae' needs a critic's values"):
+        build_experience(episodes, objective, max_row_tokens=100)
+
+
+def test_gigpo_s_anchors_are_the_recorded_states():
+    # Two episodes begin alike; their second events are in states of their own and add nothing.
+    first, second = make_group([1.0, 0.0])
+    at_start = [
+        dataclasses.replace(e, events=(dataclasses.replace(e.events[0], state_id="s"), e.events[1]))
+        for e in (first, second)
+    ]
+    apart = [at_start[0], dataclasses.replace(at_start[1], events=(second.events[0], at_start[1].events[1]))]
+    objective = preset("gigpo", gamma=1.0)
+    anchored = build_experience(at_start, objective, max_row_tokens=100).batch.advantage_E.tolist()
+    assert anchored == pytest.approx([1.414212, 0.707106, -1.414212, -0.707106], abs=1e-5)
+    alone = build_experience(apart, objective, max_row_tokens=100).batch.advantage_E.tolist()
+    assert alone == pytest.approx([0.707106, 0.707106, -0.707106, -0.707106], abs=1e-5)
 
 
 def test_nothing_to_train_on_is_an_empty_batch():

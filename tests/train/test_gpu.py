@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from srpo_train.engines.making import make_engines
 from srpo_train.learner import Learner
 from srpo_train.objective import preset
 from srpo_train.policies import Policy
+from srpo_train.policies.critic import Critic
+from srpo_train.value_learner import ValueLearner
 
 ROOT = Path(__file__).parents[2]
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -66,6 +69,20 @@ def test_an_update_in_bfloat16_is_that_of_float32_on_the_cpu(tiny_checkpoint: Pa
     assert changes[0].abs().mean() > 0.1, "the update moves too little to be compared"
     assert torch.cosine_similarity(changes[0], changes[1], dim=0) > 0.98
     assert (changes[1] - changes[0]).abs().mean() < 0.15 * changes[0].abs().mean()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_critic_learns_what_it_learns_on_the_cpu(tiny_checkpoint: Path, device: str) -> None:
+    batch = make_batch(load(tiny_checkpoint, "cpu", "float32").model.config.vocab_size)
+    batch = replace(batch, value_E=torch.zeros(6), value_target_E=batch.advantage_E)
+    outcomes = []
+    for place in ("cpu", device):
+        critic = Critic.load(tiny_checkpoint, device=place)
+        learner = ValueLearner(critic, OptimConfig(lr=1e-3, num_epochs=5), value_clip=10.0, num_steps=1)
+        learner.update(batch, step=0, seed=0)
+        outcomes.append(learner.values(batch))
+    assert outcomes[0].abs().max() > 0.05, "the values move too little to be compared"
+    torch.testing.assert_close(outcomes[1], outcomes[0], atol=1e-3, rtol=1e-2)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -12,7 +12,7 @@ from srpo_envs.errors import ConfigError, NonFiniteError
 from srpo_train import learner as learner_module
 from srpo_train.batching import EventBatch, MemberRow
 from srpo_train.config import AdapterConfig, OptimConfig
-from srpo_train.learner import Learner, PolicySettings, schedule_factor
+from srpo_train.learner import Learner, PolicySettings
 from srpo_train.metrics import check_name
 from srpo_train.objective import Clip, preset
 from srpo_train.policies import Policy
@@ -322,24 +322,6 @@ def test_every_metric_is_in_the_table(tiny_checkpoint):
     policies = load(tiny_checkpoint, "a", "b")
     for name in make_learner(policies, num_minibatches=2).update(make_batch((("a", "b"), ("b",))), step=0, seed=0):
         check_name(name)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "step", "factor"),
-    [
-        ("constant", 0, 0.5),  # warm-up over two steps: 1/2, 1
-        ("constant", 1, 1.0),
-        ("constant", 9, 1.0),
-        ("linear", 2, 1.0),
-        ("linear", 6, 0.5),  # half of the eight steps after the warm-up
-        ("cosine", 2, 1.0),
-        ("cosine", 6, 0.5),
-        ("cosine", 4, 0.853553),  # (1 + cos(pi / 4)) / 2
-    ],
-)
-def test_learning_rate_schedules(schedule, step, factor):
-    config = OptimConfig(schedule=schedule, warmup_steps=2)
-    assert schedule_factor(config, step, num_steps=10) == pytest.approx(factor, abs=1e-6)
 
 
 # --- several policies ---------------------------------------------------------------------------------------------

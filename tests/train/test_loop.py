@@ -32,6 +32,7 @@ SMALL = (
     "eval.every=4",
     "eval.num_tasks=4",
     "eval.samples_per_task=1",
+    "eval.temperature=0.0",
     "rollout.prompts_per_step=2",
     "rollout.group_size=4",
     "train.num_steps=8",
@@ -128,10 +129,40 @@ def test_tokens_of_before_a_resume_count_in_the_budget(whole_run, tmp_path):
     assert read_metrics(run_dir)[-1]["step"] == 8
 
 
-def test_an_objective_that_needs_a_critic_is_refused_before_anything_is_sampled(tmp_path):
-    with pytest.raises(ConfigError, match="need a critic"):
-        train(small_recipe(tmp_path, "objective.preset=ppo"))
+def test_a_critic_is_trained_stored_and_resumed_bit_for_bit(tmp_path):
+    # From the plain recipe by one override, and with a learning rate of the critic's own.
+    ppo = ("objective.preset=ppo", "critic.optim.lr=1e-3", "eval.every=0")
+    whole = train(small_recipe(tmp_path / "whole", *ppo, "train.num_steps=4"))
+    parts = train(small_recipe(tmp_path / "parts", *ppo, "train.num_steps=2"))
+    train(small_recipe(tmp_path / "parts", *ppo, "train.num_steps=4"), resume=True)
+    assert _numbers(parts) == _numbers(whole)
+    for name in ("_critic/model.safetensors", "team/model.safetensors"):
+        ours, theirs = (folder / "checkpoints" / "step-000004" / name for folder in (parts, whole))
+        assert ours.read_bytes() == theirs.read_bytes()
+    first, *_, last = _numbers(whole)
+    assert first["train/value_mean"] == 0.0  # the head starts at 0
+    assert last["train/value_mean"] != 0.0
+    assert last["train/value_lr"] == 1e-3
+    assert last["train/lr"] == 2e-4
+
+
+def test_a_critic_that_nothing_reads_or_that_cannot_read_is_refused_before_anything_is_sampled(tmp_path):
+    with pytest.raises(ConfigError, match="'group_relative' read no critic"):
+        train(small_recipe(tmp_path, "critic.value_clip=0.1"))
+    with pytest.raises(ConfigError, match="policy 'team' has another tokenizer"):
+        train(small_recipe(tmp_path, "objective.preset=ppo", "critic.model=builtin:tiny-searchers"))
     assert not (tmp_path / "tiny-arithmetic" / "metrics.jsonl").exists()
+
+
+def test_questions_without_a_difference_are_left_out_and_may_leave_nothing(tmp_path):
+    # Long chains are hardly ever solved, and pairs of episodes are often alike.
+    hard = ("env.kwargs.level=4", "rollout.group_size=2", "objective.preset=dapo", "train.num_steps=4", "eval.every=0")
+    lines = _numbers(train(small_recipe(tmp_path, *hard)))
+    for line in lines:
+        left = line["rollout/num_events"] - line["train/num_uniform_events"]
+        assert line.get("train/num_events", 0.0) == left
+    assert any(line["train/num_uniform_events"] == line["rollout/num_events"] for line in lines)
+    assert lines[-1].get("train/policy_version", 0) < 4  # a step with nothing left moved nothing
 
 
 def test_another_seed_gives_another_run(whole_run, tmp_path):
@@ -197,12 +228,14 @@ def test_a_run_of_adapters_is_evaluated_as_it_was_in_training(lora_run):
 
     from srpo_train.cli import app
 
-    result = CliRunner().invoke(app, ["eval", str(lora_run), "--num-tasks", "4", "--samples", "1", "--json"])
+    options = ["--num-tasks", "4", "--samples", "1", "--temperature", "0", "--json"]  # as in training, without chance
+    result = CliRunner().invoke(app, ["eval", str(lora_run), *options])
     assert result.exit_code == 0, result.output
-    scores = json.loads(result.stdout.strip().splitlines()[-1])
+    (scores,) = json.loads(result.stdout)["benchmarks"].values()
     last = list(read_metrics(lora_run))[-1]
-    for name in ("eval/accuracy", "eval/num_tokens", "eval/response_length/solver"):
-        assert scores[name] == last[name]
+    assert scores["avg_at_k"]["mean"] == last["eval/accuracy"]
+    for name in ("reward_mean", "response_length/solver", "valid_rate/verifier"):
+        assert scores["metrics"][name] == pytest.approx(last[f"eval/{name}"])
 
 
 def mixed_recipe(folder, *overrides):

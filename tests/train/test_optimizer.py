@@ -1,15 +1,17 @@
-"""`srpo_train.optimizer`: float32 masters behind half-precision weights."""
+"""`srpo_train.optimizer`: float32 masters behind half-precision weights, schedules, skipped steps."""
 
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
 from torch import nn
 
+from srpo_envs.errors import NonFiniteError
 from srpo_train.config import OptimConfig
-from srpo_train.optimizer import PolicyOptimizer
+from srpo_train.optimizer import PolicyOptimizer, StepGuard, schedule_factor
 
 LR = 1e-3
 
@@ -87,3 +89,37 @@ def test_without_a_gradient_the_norm_is_zero_and_nothing_moves() -> None:
 
 def test_float32_weights_are_their_own_masters() -> None:
     assert make_optimizer(make_model(torch.float32)).state_dict()["masters"] == []
+
+
+# --- schedules and skipped steps ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "factor"),
+    [
+        ("constant", 0, 0.5),  # warm-up over two steps: 1/2, 1
+        ("constant", 1, 1.0),
+        ("constant", 9, 1.0),
+        ("linear", 2, 1.0),
+        ("linear", 6, 0.5),  # half of the eight steps after the warm-up
+        ("cosine", 2, 1.0),
+        ("cosine", 6, 0.5),
+        ("cosine", 4, 0.853553),  # (1 + cos(pi / 4)) / 2
+    ],
+)
+def test_learning_rate_schedules(schedule: str, step: int, factor: float) -> None:
+    config = OptimConfig(schedule=schedule, warmup_steps=2)
+    assert schedule_factor(config, step, num_steps=10) == pytest.approx(factor, abs=1e-6)
+
+
+def test_a_guard_forgives_after_a_good_step_counts_all_and_remembers_where_it_stopped() -> None:
+    guard = StepGuard("policies", max_in_a_row=1)
+    assert guard.admits({"objective": 1.0, "gradient norm": 2.0})
+    assert not guard.admits({"objective": 1.0, "gradient norm": math.inf})
+    assert guard.admits({"objective": 1.0})
+    assert not guard.admits({"objective": math.nan})
+    other = StepGuard("policies", max_in_a_row=1)
+    other.load_state_dict(guard.state_dict())
+    assert other.num_skipped == 2
+    with pytest.raises(NonFiniteError, match=r"2 optimiser steps in a row of the policies .*'objective': nan"):
+        other.admits({"objective": math.nan})

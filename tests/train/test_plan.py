@@ -154,6 +154,34 @@ def test_a_sleeping_vllm_is_not_there_in_updates() -> None:
     assert plan.peak_bytes("cuda:0") == 12 * TINY + 4 * TINY + (1 << 30)
 
 
+def test_a_critic_takes_memory_beside_the_policies_and_room_in_checkpoints() -> None:
+    # A critic on the tiny model has 64 weights and a bias in place of a head that is tied to the embeddings.
+    critic = TINY + 65
+    settings = {"objective": {"preset": "ppo"}, "optim": {"micro_batch_tokens": 512, "max_row_tokens": 256}}
+    plan = make_plan(recipe(**settings, critic={"dtype": "bfloat16"}))
+    assert plan.critic is not None
+    assert (plan.critic.num_parameters, plan.critic.num_trained, plan.critic.roles) == (critic, critic, ())
+    found = {what: size for what, size in sizes(plan).items() if what.endswith(": critic")}
+    assert found == {
+        "weights: critic": 2 * critic,
+        "float32 masters: critic": 4 * critic,
+        "moments: critic": 8 * critic,
+        "gradients: critic": 4 * critic,
+        # As a policy's, with 2 bytes in place of 4.
+        "activations of a micro-batch: critic": 512 * 2 * (8 * 320 + 2 * 1024),
+    }
+    assert plan.checkpoint_bytes == 12 * TINY + 14 * critic
+    assert [engine.policy_ids for engine in plan.engines] == [("team",)]
+    assert make_plan(recipe()).critic is None
+
+
+def test_a_critic_of_a_model_with_a_head_of_its_own_is_smaller_by_that_head() -> None:
+    policies = {"team": {"model": "Qwen/Qwen3-8B", "device": "cpu"}}
+    critic = make_plan(recipe(policies, objective={"preset": "ppo"})).critic
+    assert critic is not None
+    assert critic.num_parameters == 8_190_735_360 - 151_936 * 4096 + 4096 + 1
+
+
 def test_an_unknown_model_leaves_its_sizes_open() -> None:
     plan = make_plan(recipe({"team": {"model": "nobody/nothing-1b", "device": "cpu"}}))
     assert plan.policies[0].num_parameters is None
@@ -178,6 +206,8 @@ def test_a_role_that_may_write_more_than_is_trained_is_noted() -> None:
         ({"policies": {"team": tiny(adapter={"targets": ["q_prj"]})}}, ConfigError, "q_proj"),
         ({"roles": {"solver": "team", "critic": "team", "*": "team"}}, ConfigError, "critic"),
         ({"objective": {"preset": "srp"}}, UnknownIdError, "srpo"),
+        ({"critic": {}}, ConfigError, "read no critic"),
+        ({"objective": {"preset": "ppo"}, "critic": {"model": "./nowhere"}}, PolicyLoadError, "nowhere"),
         ({"eval": {"every": 1, "num_tasks": 10_000_000}}, ConfigError, "10000000"),
     ],
 )

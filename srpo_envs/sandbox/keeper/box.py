@@ -19,6 +19,8 @@ START_LIMIT_S = 30.0
 
 _END_LIMIT_S = 10.0
 _CHUNK = 1 << 16
+_MAX_DEPTH = 200
+"""Deepest nesting of a message: what later has to pack, send and read it must never run out of stack over it."""
 
 Message = dict[str, Any]
 
@@ -249,4 +251,12 @@ def _parse(line: bytes) -> Message | None:
         message = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return message if isinstance(message, dict) else None
+    return message if isinstance(message, dict) and not _is_deep(message) else None
+
+
+def _is_deep(message: Message) -> bool:
+    level: list[Any] = [message]
+    for _ in range(_MAX_DEPTH):
+        held = (item for box in level for item in (box.values() if isinstance(box, dict) else box))
+        level = [item for item in held if isinstance(item, dict | list)]
+    return bool(level)

@@ -23,7 +23,7 @@ import os
 import resource
 import sys
 
-from plain import MEMORY_EXIT, decode, encode
+from plain import MEMORY_EXIT, decode, dumps, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -226,14 +226,12 @@ def _call(module: ModuleType, call: dict[str, Any]) -> Any:
 
 def _answer(work: Callable[..., Any], *arguments: Any) -> None:
     """Do the work and say what it returned, or what it raised."""
-    import json
-
     try:
-        line = json.dumps({"value": work(*arguments)})
+        line = dumps({"value": work(*arguments)})
     except BaseException as error:
         is_memory = isinstance(error, MemoryError)
         trace = "MemoryError" if is_memory else _trace()[-4000:]
-        line = json.dumps({"error": type(error).__name__, "trace": trace})
+        line = dumps({"error": type(error).__name__, "trace": trace})
     _flush_output()
     _say(line)
 
@@ -252,12 +250,10 @@ class CandidateError(Exception):
 
 def serve_checker(job: dict[str, Any]) -> None:
     """Run pieces of trusted test code; the candidate they call lives in another box."""
-    import json
-
     confine(job)
 
     def candidate(*args: Any, **kwargs: Any) -> Any:
-        _say(json.dumps({"call": {"args": encode(list(args)), "kwargs": encode(kwargs)}}))
+        _say(dumps({"call": {"args": encode(list(args)), "kwargs": encode(kwargs)}}))
         reply = _receive()
         if "error" in reply:
             raise _known_error(reply["error"])(reply["trace"])
@@ -271,11 +267,16 @@ def serve_checker(job: dict[str, Any]) -> None:
 
 
 def _known_error(name: str) -> type[Exception]:
-    """Return the built-in error of that name; exits and interrupts are no errors."""
+    """Return the built-in error of that name.
+
+    Exits and interrupts are no errors, and the ends of iterations would end loops of the test code as if all were well.
+    """
     import builtins
 
     found = getattr(builtins, name, None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else CandidateError
+    if isinstance(found, type) and issubclass(found, Exception) and not name.startswith("Stop"):
+        return found
+    return CandidateError
 
 
 def main() -> None:
@@ -284,6 +285,7 @@ def main() -> None:
     job = serve()
     if job is not None:
         kinds[job["kind"]](job)
+        os._exit(0)
 
 
 if __name__ == "__main__":

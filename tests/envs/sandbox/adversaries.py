@@ -332,7 +332,7 @@ FILES = [
         import os
         found = [
             os.path.join(folder, name)
-            for top in ('/tmp', '/root', '/home', '/work', '/var', '/mnt', '/opt', '/srv', '/run', '/proc/self/fd')
+            for top in ('/tmp', '/root', '/home', '/data', '/var', '/mnt', '/opt', '/srv', '/run', '/proc/self/fd')
             for folder, _, names in os.walk(top)
             for name in names
             if name == os.path.basename('@ANSWERS@')
@@ -590,6 +590,19 @@ CHEATS = [
                 ("failed", "killed", "error"),
             ),
             ("noise", b"\xff\x00[[[[\n", "call", ("killed",)),
+            ("a call of its own", b'{"call": {"args": [], "kwargs": {"dict": []}}}\n', "call", ("killed",)),
+            ("a list nested 150 deep", b'{"value": ' + b"[" * 150 + b"]" * 150 + b"}\n", "call", ("ok",)),
+            ("a list nested 150 deep", b'{"value": ' + b"[" * 150 + b"]" * 150 + b"}\n", "check", ("failed",)),
+            ("a list nested 900 deep", b'{"value": ' + b"[" * 900 + b"]" * 900 + b"}\n", "call", ("killed",)),
+            ("a list nested 900 deep", b'{"value": ' + b"[" * 900 + b"]" * 900 + b"}\n", "check", ("killed",)),
+            ("a list nested 40000 deep", b'{"value": ' + b"[" * 40000 + b"]" * 40000 + b"}\n", "call", ("killed",)),
+            ("an integer of 4000 digits", b'{"value": ' + b"9" * 4000 + b"}\n", "check", ("failed",)),
+            ("an integer of 5000 digits", b'{"value": ' + b"9" * 5000 + b"}\n", "call", ("killed",)),
+            ("infinities", b'{"value": [NaN, -Infinity, 1e999]}\n', "check", ("failed",)),
+            ("a form of no value", b'{"value": {"tuple": 1}}\n', "check", ("failed",)),
+            ("a key that cannot be one", b'{"value": {"dict": [[[], 1]]}}\n', "check", ("failed",)),
+            ("an error without a trace", b'{"error": "ValueError"}\n', "check", ("killed",)),
+            ("an error that ends test code", b'{"error": "SystemExit", "trace": ""}\n', "check", ("error",)),
         ]
     ),
     program(
@@ -618,7 +631,7 @@ CHEATS = [
         def f(x):
             return 0
         """,
-        "killed",
+        "ok",
         mode="call",
     ),
     program(
@@ -743,6 +756,7 @@ CHEATS = [
             import json
             return 0
         """,
+        "error",
         "killed",
         mode="call",
     ),

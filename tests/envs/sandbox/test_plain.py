@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srpo_envs.sandbox.keeper.plain import decode, encode
+from srpo_envs.sandbox.keeper.plain import decode, dumps, encode
 
 hashable = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
@@ -39,7 +39,7 @@ def types_of(value: Any) -> Any:
 @given(plain)
 @settings(max_examples=50)
 def test_values_and_types_survive_json(value: Any) -> None:
-    back = decode(json.loads(json.dumps(encode(value))))
+    back = decode(json.loads(dumps(encode(value))))
     assert back == value
     assert types_of(back) == types_of(value)
 
@@ -48,7 +48,7 @@ def test_values_and_types_survive_json(value: Any) -> None:
     "value", [pytest.param(10**5000, id="long"), -(2**63) - 1, "\ud800", "\0", -0.0, math.inf, [], {}, set(), b"\xff"]
 )
 def test_edges_survive_json(value: Any) -> None:
-    assert repr_of(decode(json.loads(json.dumps(encode(value))))) == repr_of(value)
+    assert repr_of(decode(json.loads(dumps(encode(value))))) == repr_of(value)
 
 
 def repr_of(value: Any) -> str:
@@ -93,3 +93,9 @@ def test_other_objects_are_refused(value: Any) -> None:
 def test_other_forms_are_refused(form: Any) -> None:
     with pytest.raises(ValueError):
         decode(form)
+
+
+@given(plain)
+@settings(max_examples=50)
+def test_text_is_that_of_the_json_module(value: Any) -> None:
+    assert dumps(encode(value)) == json.dumps(encode(value), separators=(",", ":"))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +18,7 @@ import pytest
 from srpo_envs.errors import SandboxError, SurroundingsError
 from srpo_envs.sandbox import Limits, Program, Sandbox, sandbox
 
+ROOT = Path(__file__).parents[3]
 SHORT = Limits(cpu_s=1.0, wall_s=1.5, memory_bytes=256 << 20, output_bytes=100_000)
 
 
@@ -92,6 +99,45 @@ def test_several_programs_run_at_once_and_results_keep_their_order(boxed: Sandbo
     assert [run.stdout for run in runs] == ["0\n", "1\n", "2\n", "3\n"]
 
 
+def test_a_program_that_hangs_holds_up_its_own_worker_only(boxed: Sandbox) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        hanging = thread.submit(boxed.run, Program("import time\ntime.sleep(1000)"), Limits(wall_s=10.0))
+        runs = boxed.run_many([Program("print(1)")] * 3, SHORT)
+        assert not hanging.done()
+        assert [run.stdout for run in runs] == ["1\n"] * 3
+        run = hanging.result()
+    assert run.status == "timeout"
+    assert 10.0 <= run.wall_s < 15.0
+
+
+def test_boxes_end_when_the_callers_process_is_killed(boxed: Sandbox) -> None:
+    mark = f"m{secrets.token_hex(6)}"
+    program = f"import ctypes, time\nctypes.CDLL(None).prctl(15, b'{mark}')\ntime.sleep(1000)"
+    caller = f"""
+from srpo_envs.sandbox import Limits, Program, Sandbox
+Sandbox(num_workers=1).run(Program({program!r}), Limits(wall_s=4.0))
+"""
+    with subprocess.Popen([sys.executable, "-c", caller], env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        wait_until(lambda: mark in names_of_processes())
+        process.kill()
+    wait_until(lambda: mark not in names_of_processes())
+
+
+def names_of_processes() -> set[str]:
+    names = set()
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            names.add(path.read_text().strip())
+    return names
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60.0
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def test_programs_leave_nothing_to_each_other(boxed: Sandbox) -> None:
     look = "import os\nprint(os.path.exists('note'))\nopen('note', 'w').write('x')"
     assert {run.stdout for run in boxed.run_many([Program(look)] * 8, SHORT)} == {"False\n"}
@@ -113,6 +159,13 @@ def test_calls_share_a_process_until_one_is_lost(boxed: Sandbox) -> None:
     with boxed.session(source, SHORT) as session:
         runs = [session.call("f", [x]) for x in (1, 1, -1, 1)]
     assert [(run.status, run.value) for run in runs] == [("ok", 1), ("ok", 2), ("timeout", None), ("ok", 1)]
+
+
+def test_scripts_and_calls_can_alternate(boxed: Sandbox) -> None:
+    with boxed.session("def f():\n    return 1\nprint(__name__)", SHORT) as session:
+        done = [session.run(), session.call("f"), session.run(), session.call("f")]
+    assert [run.stdout for run in done] == ["__main__\n", "", "__main__\n", ""]
+    assert [run.value for run in done] == [None, 1, None, 1]
 
 
 def test_call_passes_keywords_prints_and_types(boxed: Sandbox) -> None:

@@ -18,7 +18,10 @@ from srpo_envs.records import read_episodes, write_episodes
 from srpo_train.cli import app
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = ("train", "sweep", "eval", "play", "audit", "replay", "envs", "report", "make-tiny-policy")
+COMMANDS = (
+    "train", "sweep", "eval", "budget-curve", "compare", "benchmarks", "play", "audit", "replay", "envs", "report",
+    "dynamics", "make-tiny-policy",
+)  # fmt: skip
 TEAM = "ArithmeticSolverVerifier-v0"
 
 
@@ -78,7 +81,7 @@ def test_help_names_every_command() -> None:
         assert command in result.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["envs"], ["envs", TEAM]])
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["envs"], ["envs", TEAM], ["benchmarks"]])
 def test_light_commands_do_not_load_torch(arguments: list[str]) -> None:
     code = (
         "import sys\n"
@@ -136,6 +139,27 @@ def test_envs_shows_one_with_arguments_and_roles() -> None:
     assert re.search(r"invalid_penalty +float \| Mapping\[str, float\] \| None +None", result.stdout)
     assert re.search(r"solver +3 +40 +0\.1", result.stdout)
     assert "did you mean 'srpo_envs/ArithmeticSolverVerifier-v0'" in refused("envs", "ArithmeticSolverVerifer-v0")
+
+
+# --- presets ------------------------------------------------------------------------------------------------------
+
+
+def test_presets_lists_every_method_with_its_preset_and_source() -> None:
+    from srpo_train.objective import METHODS
+
+    result = srpo("presets")
+    for method in METHODS:
+        assert re.search(rf"{re.escape(method.name)} +{method.preset} ", result.stdout), method.name
+    assert "arXiv:2602.08847" in result.stdout
+
+
+def test_presets_shows_one_with_formula_policies_and_every_choice() -> None:
+    result = srpo("presets", "dr_mas")
+    assert "a single row: mean 0, sd 1" in " ".join(result.stdout.split())
+    assert re.search(r"Dr\. MAS, non-shared +a policy for each role", result.stdout)
+    assert re.search(r"group_key +\('group', 'agent'\)", result.stdout)
+    assert re.search(r"dual_clip +3\.0", result.stdout)
+    assert "did you mean 'dr_mas'" in refused("presets", "dr_maas")
 
 
 # --- play ---------------------------------------------------------------------------------------------------------
@@ -272,7 +296,7 @@ def test_a_branch_beyond_the_end_is_refused(run_dir: Path) -> None:
 
 
 def test_eval_refuses_more_tasks_than_there_are(run_dir: Path) -> None:
-    assert "257 tasks to evaluate, but 'arithmetic-l2-test' has 256" in refused("eval", run_dir, "--num-tasks", 257)
+    assert f"257 tasks to evaluate, but 'srpo_envs/{TEAM}' has 256" in refused("eval", run_dir, "--num-tasks", 257)
 
 
 def test_report_is_written_again(run_dir: Path) -> None:
@@ -281,31 +305,45 @@ def test_report_is_written_again(run_dir: Path) -> None:
     assert (run_dir / "report.md").exists()
 
 
-def test_eval_scores_the_newest_checkpoint_of_a_run_on_its_own_test_split(run_dir: Path, tmp_path: Path) -> None:
-    events = tmp_path / "episodes.jsonl"
-    result = srpo("eval", run_dir, "--num-tasks", 2, "--samples", 2, "--json", "--events", events)
+def test_eval_scores_the_newest_checkpoint_of_a_run_on_its_own_test_split(run_dir: Path) -> None:
+    result = srpo("eval", run_dir, "--num-tasks", 2, "--samples", 2, "--json")
     assert result.exit_code == 0, result.output
-    scores = json.loads(result.stdout)
-    assert scores["eval/num_episodes"] == 4
-    assert "at step 2 on srpo_envs/ArithmeticSolverVerifier-v0" in scores["source"]
-    assert {episode.env_kwargs["split"] for episode in read_episodes(events)} == {"test"}
+    found = json.loads(result.stdout)
+    assert (found["method"], found["source"]) == ("srpo", str(run_dir))
+    assert Path(found["directory"]).parent == run_dir / "evals"
+    assert Path(found["directory"]).name.startswith(f"step-2-{TEAM}-k2-")
+    (scores,) = found["benchmarks"].values()
+    assert (scores["num_samples"], scores["num_failed"]) == (4, 0)
+    (samples,) = Path(found["directory"]).glob("*/seed-0/samples.jsonl")
+    assert {episode.env_kwargs["split"] for episode in read_episodes(samples)} == {"test"}
 
 
-def test_eval_takes_an_older_checkpoint_and_explains_its_figures(run_dir: Path) -> None:
+def test_eval_takes_an_older_checkpoint_and_shows_its_figures(run_dir: Path) -> None:
     result = srpo("eval", run_dir, "--step", 1, "--num-tasks", 1)
-    assert "at step 1" in result.stdout
-    assert re.search(r"eval/pass_at_k +0 +Pass@k: questions", result.stdout)
+    assert "evals/step-1-" in result.stdout
+    assert re.search(r"^% +tasks +Avg@1 +95 % +Pass@1", result.stdout, re.MULTILINE)
+    assert re.search(r"^valid_rate/solver +\d", result.stdout, re.MULTILINE)
     unknown = srpo("eval", run_dir, "--step", 7)
     assert unknown.exit_code == 1
     assert "no checkpoint of step 7; kept: [1, 2]" in unknown.stderr
 
 
-def test_eval_of_a_model_needs_an_environment(tiny_checkpoint: Path) -> None:
+def test_eval_of_a_model_needs_an_environment(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert "--env" in refused("eval", tiny_checkpoint)
     assert "so it has no checkpoints" in refused("eval", tiny_checkpoint, "--env", TEAM, "--step", 1)
-    result = srpo("eval", tiny_checkpoint, "--env", TEAM, "--split", "test", "--num-tasks", 1, "--arg", "num_solvers=2")
-    assert result.exit_code == 0
-    assert re.search(r"eval/num_episodes +1 ", result.stdout)
+    options = ("--env", TEAM, "--split", "test", "--num-tasks", 1, "--arg", "num_solvers=2", "--out", tmp_path / "e")
+    result = srpo("eval", tiny_checkpoint, *options)
+    assert result.exit_code == 0, result.output
+    assert f"{TEAM},num_solvers=2,split=test: the first 1 of 256 tasks" in result.stdout
+
+
+def test_eval_of_a_recipe_takes_the_policies_training_would_begin_with(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "small.toml"
+    recipe.write_text(f'name = "x"\n[env]\nid = "{TEAM}"\n[policies.team]\nmodel = "{tiny_checkpoint}"\n')
+    result = srpo("eval", recipe, "--num-tasks", 1, "--out", tmp_path / "e", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["method"], found["model"], found["source"]) == ("untrained", str(tiny_checkpoint), str(recipe))
 
 
 # --- make-tiny-policy ---------------------------------------------------------------------------------------------

@@ -38,6 +38,13 @@ def test_a_request_joins_a_running_batch_as_soon_as_there_is_a_seat():
     assert [poll_names(engine) for _ in range(3)] == [["2"], ["1"], ["4"]]
 
 
+def test_waiting_for_a_seat_is_not_counted_as_generation():
+    engine = open_engine(max_batch_size=1)
+    first, second = engine.generate([request(2), request(3)], SAMPLING)
+    assert first.timings["queue_s"] < first.timings["generate_s"] <= second.timings["queue_s"]
+    assert second.timings["generate_s"] > 0
+
+
 def test_a_cancelled_request_leaves_its_seat():
     engine = open_engine(max_batch_size=1)
     engine.submit([request(5), request(2), request(1)], SAMPLING)

@@ -164,21 +164,23 @@ def test_magrpo_takes_off_the_mean_of_the_turn():
 
 
 def test_gae_walks_each_episode_in_order_of_its_steps():
-    # Events of the two episodes interleaved and reversed; gamma = lambda = 1, so A_t = sum of later rewards - V_t
-    # (+ bootstrap): episode 0 has rewards 0, 1 and values 0.5, 0.25: 0.5, 0.75; episode 1 has rewards 1, -1, values
-    # 0.5, 0.5 and a bootstrap of 2 after its last event: 1.5, 0.5.
+    # Events of the two episodes interleaved and reversed; gamma = lambda = 1, so A_t is the event's return less its
+    # value, and the target A + V is the return: episode 0 has returns 1, 1 and values 0.5, 0.25; episode 1 has returns
+    # 0, -1 and values 0.5, 0.5.
     table = CreditTable(
-        return_E=torch.zeros(4),
+        return_E=torch.tensor([-1.0, 1.0, 0.0, 1.0]),
         group_E=torch.zeros(4, dtype=torch.int64),
         event_of_row_M=torch.arange(4),
         episode_E=torch.tensor([1, 0, 1, 0]),
         step_E=torch.tensor([1, 1, 0, 0]),
-        reward_E=torch.tensor([-1.0, 1.0, 1.0, 0.0]),
         value_E=torch.tensor([0.5, 0.25, 0.5, 0.5]),
-        bootstrap_E=torch.tensor([2.0, 0.0, 9.0, 9.0]),
     )
     advantage = estimate_advantage(table, AdvantageSpec(estimator="gae"))
-    assert advantage.value.tolist() == pytest.approx([0.5, 0.75, 1.5, 0.5])
+    assert advantage.value.tolist() == pytest.approx([-1.5, 0.75, -0.5, 0.5])
+    assert advantage.value_target_E.tolist() == pytest.approx([-1.0, 1.0, 0.0, 1.0])
+    # lambda 0: A_t = r_t + V_{t+1} - V_t with rewards 1, -1 (episode 1) and 0, 1 (episode 0).
+    steps = estimate_advantage(table, AdvantageSpec(estimator="gae", gae_lambda=0.0))
+    assert steps.value.tolist() == pytest.approx([-1 - 0.5, 1 - 0.25, 1 + 0.5 - 0.5, 0.25 - 0.5])
 
 
 def test_rejected_events_leave_the_baseline_of_their_siblings():
@@ -208,7 +210,9 @@ def test_misuse_of_the_table_names_the_column():
     with pytest.raises(ConfigError, match="group key 'agent': not a column of this credit table for events"):
         estimate_advantage(team_table(), AdvantageSpec(group_key=("agent",)))
     with pytest.raises(ConfigError, match="'gae' needs a critic's values, value_E"):
-        estimate_advantage(team_table(reward_E=torch.zeros(5)), AdvantageSpec(estimator="gae"))
+        estimate_advantage(team_table(), AdvantageSpec(estimator="gae"))
+    with pytest.raises(ConfigError, match="group key 'state': not a column"):
+        estimate_advantage(team_table(), AdvantageSpec(estimator="gigpo", group_key=("group",)))
     with pytest.raises(UnknownIdError, match="did you mean 'group_relative'"):
         estimate_advantage(team_table(), AdvantageSpec(estimator="group_relativ"))
     with pytest.raises(ConfigError, match="'ddof': expected 0 or 1, got 2"):
