@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import zlib
@@ -26,6 +27,27 @@ from srpo_envs.tasks.team_context import write_team_context
 _MAX_NEW_TOKENS = {"verifier": 2048, "evaluator": 2048, "selector": 2048, "orchestrator": 2048, "router": 512}
 _PROGRAM_TOKENS = 4096
 _KEPT_FIELDS = ("task_id", "question_id", "id", "title", "question_title", "platform", "source", "difficulty", "url")
+
+
+Reward = Literal["all", "fraction"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grading:
+    """How programs are run and what they earn; the arguments of `Programs` say what each field means."""
+
+    reward: Reward
+    """What is paid."""
+    max_tests: int | None
+    """Most tests of a problem."""
+    limits: Limits
+    """Of one test."""
+    tolerance: float | None
+    """Of numbers."""
+    isolation: Isolation
+    """Of the sandbox."""
+    packages: tuple[str, ...]
+    """What programs may import."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +97,7 @@ class Programs(LoadedTasks[CodeSet]):
         split: str | None = None,
         holdout: float = 0.0,
         config: str | None = None,
-        reward: Literal["all", "fraction"] = "all",
+        reward: Reward = "all",
         max_tests: int | None = None,
         test_limits: Mapping[str, float] | None = None,
         tolerance: float | None = None,
@@ -100,12 +122,14 @@ class Programs(LoadedTasks[CodeSet]):
             size=size,
         )
         super().__init__("code", choice, CODE_SETS, OWN_SET, _read_problem)
-        self.reward = reward
-        self.max_tests = max_tests
-        self.test_limits = _read_limits(test_limits or {})
-        self.tolerance = tolerance
-        self.isolation = isolation
-        self.packages = tuple(packages)
+        self.grading = Grading(
+            reward=reward,
+            max_tests=max_tests,
+            limits=_read_limits(test_limits or {}),
+            tolerance=tolerance,
+            isolation=isolation,
+            packages=tuple(packages),
+        )
 
     def prompt(self, role: str) -> str:
         """Return a role's template in three parts: observation, team context, role.
@@ -131,17 +155,7 @@ class Programs(LoadedTasks[CodeSet]):
         """
         if not isinstance(task, ProgramTask):
             raise DatasetError(f"task {task.task_id!r} has no tests: it is none of {self.name!r}")
-        tests = dataclasses.replace(
-            _longest_inputs(unpack_tests(task.packed_tests), self.max_tests), tolerance=self.tolerance
-        )
-        verdict = judge(
-            str(answer),
-            tests,
-            sandbox=open_sandbox(self.isolation, self.packages),
-            limits=self.test_limits,
-            stop_at_failure=self.reward == "all",
-        )
-        return float(verdict.passed) if self.reward == "all" else verdict.num_passed / verdict.num_tests
+        return _score(str(answer), task.packed_tests, self.grading)
 
     def render_context(self, replies: Sequence[Reply]) -> str:
         """Write what the team committed, see `write_team_context`."""
@@ -167,6 +181,20 @@ def _read_problem(row: Row, spec: CodeSet) -> Task:
     solution = read_solution(row, spec.solution)
     info = {**kept_info(row, _KEPT_FIELDS), "num_tests": len(tests.cases)}
     return ProgramTask("", read_question(row, spec.question, tests), solution or (), info, packed)
+
+
+@functools.lru_cache(maxsize=4096)
+def _score(source: str, packed_tests: bytes, grading: Grading) -> float:
+    """Run a program on its tests and return what it earns; equal programs of a group run once."""
+    tests = _longest_inputs(unpack_tests(packed_tests), grading.max_tests)
+    verdict = judge(
+        source,
+        dataclasses.replace(tests, tolerance=grading.tolerance),
+        sandbox=open_sandbox(grading.isolation, grading.packages),
+        limits=grading.limits,
+        stop_at_failure=grading.reward == "all",
+    )
+    return float(verdict.passed) if grading.reward == "all" else verdict.num_passed / verdict.num_tests
 
 
 def _longest_inputs(tests: CodeTests, most: int | None) -> CodeTests:

@@ -17,13 +17,18 @@ from srpo_envs.replay import replay
 from srpo_envs.sandbox import Sandbox
 from srpo_envs.tasks import program_sandbox
 from srpo_envs.tasks.code_formats import CODE_SETS
-from srpo_envs.tasks.programs import Programs, pack_tests, unpack_tests
+from srpo_envs.tasks.programs import Programs, _score, pack_tests, unpack_tests
 
 DATA = Path(os.environ.get("SRPO_DATA") or Path(__file__).parents[4] / "shared" / "data")
 HUMAN_EVAL = DATA / "code" / "HumanEval.jsonl.gz"
 
 DOUBLE = {"question": "Double a number.", "tests": [{"input": str(n), "output": str(2 * n)} for n in (1, 200, 30, 4)]}
 RIGHT, ONLY_ONE = "print(2 * int(input()))", "print(2 if input() == '1' else 0)"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_judged_yet():
+    _score.cache_clear()
 
 
 def programs(tmp_path, *rows, **kwargs) -> Programs:
@@ -77,6 +82,17 @@ def test_the_reward_is_all_or_the_share_of_the_tests(tmp_path):
         tasks = programs(tmp_path, DOUBLE, **kwargs)
         task = tasks.task(0)
         assert (tasks.grade(task, ONLY_ONE), tasks.grade(task, RIGHT)) == (expected, 1.0), kwargs
+
+
+@pytest.mark.usefixtures("runs_programs")
+def test_equal_programs_of_a_problem_run_once(tmp_path, monkeypatch):
+    opened: list[str] = []
+    session = Sandbox.session
+    monkeypatch.setattr(Sandbox, "session", lambda self, *args: opened.append(args[0]) or session(self, *args))
+    tasks = programs(tmp_path, DOUBLE, DOUBLE | {"question": "Triple.", "tests": [{"input": "1", "output": "3"}]})
+    scores = [tasks.grade(tasks.task(index), text) for index in (0, 1, 0, 1) for text in (RIGHT, ONLY_ONE)]
+    assert scores == [1.0, 0.0, 0.0, 0.0] * 2
+    assert opened == [RIGHT, ONLY_ONE] * 2
 
 
 @pytest.mark.usefixtures("runs_programs")
