@@ -151,11 +151,17 @@ class Programs(LoadedTasks[CodeSet]):
 
         Raises:
             SandboxError: programs cannot be run safely; nothing is known about this one.
-            DatasetError: the task is none of this family's.
+            DatasetError: the task comes from a record, and the set no longer has it.
         """
-        if not isinstance(task, ProgramTask):
-            raise DatasetError(f"task {task.task_id!r} has no tests: it is none of {self.name!r}")
-        return _score(str(answer), task.packed_tests, self.grading)
+        found = task if isinstance(task, ProgramTask) else self._by_id.get(task.task_id)
+        if found is None:
+            raise DatasetError(f"task {task.task_id!r} is not in {self.name!r}, so its tests are unknown")
+        return _score(str(answer), found.packed_tests, self.grading)
+
+    @functools.cached_property
+    def _by_id(self) -> dict[str, ProgramTask]:
+        """For episodes that go on from a record: it holds the task without its tests."""
+        return {task.task_id: task for task in self._tasks if isinstance(task, ProgramTask)}
 
     def render_context(self, replies: Sequence[Reply]) -> str:
         """Write what the team committed, see `write_team_context`."""

@@ -13,9 +13,10 @@ import pytest
 import srpo_envs
 from srpo_envs.errors import ConfigError, DatasetError, SandboxError, SurroundingsError, UnreadableGoldError
 from srpo_envs.grading.code import CallCase, CheckCase, CodeTests, ScriptCase
-from srpo_envs.replay import replay
+from srpo_envs.replay import branch, replay
 from srpo_envs.sandbox import Sandbox
 from srpo_envs.tasks import program_sandbox
+from srpo_envs.tasks.base import Task
 from srpo_envs.tasks.code_formats import CODE_SETS
 from srpo_envs.tasks.programs import Programs, _score, pack_tests, unpack_tests
 
@@ -157,6 +158,22 @@ def test_records_hold_no_test_and_replay_needs_no_sandbox(tmp_path, monkeypatch)
     assert "sesame" not in repr(episode)
     monkeypatch.setattr(Sandbox, "session", None)
     assert replay(episode) == episode
+
+
+@pytest.mark.usefixtures("runs_programs")
+def test_an_episode_that_goes_on_from_a_record_finds_its_tests_again(tmp_path):
+    programs(tmp_path, DOUBLE)
+    env = srpo_envs.make("CodeEvalOpt-v0", dataset="custom", path=str(tmp_path / "set.jsonl"))
+    active = env.reset(seed=0)
+    active = env.step(active.outputs([f"```python\n{ONLY_ONE}\n```"])).next
+    env.step(active.outputs(["\\boxed{Correct}"]))
+    other = branch(env.episode, 1)
+    active = other.step(other.pending.outputs(["\\boxed{Incorrect}"])).next
+    active = other.step(active.outputs([f"```python\n{RIGHT}\n```"])).next
+    other.step(active.outputs(["\\boxed{Correct}"]))
+    assert (env.episode.reward, other.episode.reward) == (0.0, 1.0)
+    with pytest.raises(DatasetError, match="'unknown' is not in 'code-custom'"):
+        env.tasks.grade(Task("unknown", "", ""), RIGHT)
 
 
 @pytest.mark.usefixtures("runs_programs")
