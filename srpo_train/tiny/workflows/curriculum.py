@@ -76,12 +76,12 @@ WORKFLOWS = Curriculum(
 """Its measurements are the settings of the recipes."""
 
 SPOILED_CODE = CodeHabits(
-    bare_guess=0.55,
-    bare_part=0.20,
-    wrong_step=0.08,
-    swapped=0.20,
+    bare_guess=0.10,
+    bare_part=0.05,
+    wrong_step=0.05,
+    swapped=0.10,
     random_verdict=0.60,
-    random_choice=0.50,
+    random_choice=0.40,
     random_plan=0.50,
     malformed=0.005,
 )
