@@ -125,6 +125,7 @@ FILES = {
     "olympiadbench": "math/olympiadbench.json",
     "nq": "qa/nq_open_dev.jsonl",
     "bamboogle": "qa/bamboogle.json",
+    "humaneval": "code/HumanEval.jsonl.gz",
 }
 
 
