@@ -30,6 +30,7 @@ _KEPT_FIELDS = ("task_id", "question_id", "id", "title", "question_title", "plat
 
 
 Reward = Literal["all", "fraction"]
+"""What is paid: 1 for a program that passes all tests, or the share of the tests that pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +38,7 @@ class Grading:
     """How programs are run and what they earn; the arguments of `Programs` say what each field means."""
 
     reward: Reward
-    """What is paid."""
+    """What a program earns."""
     max_tests: int | None
     """Most tests of a problem."""
     limits: Limits
