@@ -256,7 +256,8 @@ def _records(row: Mapping[str, Any], name: str) -> CodeTests:
         raise DatasetError("holds no test")
     if not all(isinstance(record, Mapping) and {"input", "output"} <= record.keys() for record in records):
         raise DatasetError(f"holds a test without input and output: {records!r:.80}")
-    function = records[0].get("fn_name") or _metadata(row).get("func_name")
+    named = (records[0].get("fn_name"), _metadata(records[0]).get("func_name"), _metadata(row).get("func_name"))
+    function = next((name for name in named if name), None)
     if function is None:
         return CodeTests(cases=tuple(_script(record) for record in records))
     if not isinstance(function, str):

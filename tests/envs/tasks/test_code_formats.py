@@ -82,6 +82,7 @@ def test_every_spelling_of_calls_reads_the_same(pairs):
         {"input_output": json.dumps(columns)},
         {"private_test_cases": packed(lines), "metadata": json.dumps({"func_name": "f"})},
         {"tests": json.dumps(lines), "metadata": {"func_name": "f"}},
+        {"tests": [line | {"metadata": {"func_name": "f"}} for line in lines], "metadata": "{}"},
     ):
         assert read_row(row) == expected
 
