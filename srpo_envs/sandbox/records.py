@@ -56,7 +56,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a program did. All fields are claims of the program but for the statuses that the keeper gives."""
+    """What a program did, as data; what it printed, returned and exited with is in its own hands."""
 
     status: Status
     """How it ended."""

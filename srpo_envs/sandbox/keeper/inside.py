@@ -267,11 +267,16 @@ def serve_checker(job: dict[str, Any]) -> None:
 
 
 def _known_error(name: str) -> type[Exception]:
-    """Return the built-in error of that name; exits and interrupts are no errors."""
+    """Return the built-in error of that name.
+
+    Exits and interrupts are no errors, and the ends of iterations would end loops of the test code as if all were well.
+    """
     import builtins
 
     found = getattr(builtins, name, None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else CandidateError
+    if isinstance(found, type) and issubclass(found, Exception) and not name.startswith("Stop"):
+        return found
+    return CandidateError
 
 
 def main() -> None:

@@ -33,6 +33,8 @@ class Seat:
 
     def run_script(self, stdin: str, args: list[str]) -> Report:
         """Run the source as a program with an input."""
+        if self._is_loaded:  # the process of the module would take the request for a call
+            self.close()
         cpu_s = math.ceil(self._limits["cpu_s"])
         rlimits = self._setup["rlimits"] | {"RLIMIT_CPU": (cpu_s, cpu_s + 1)}  # SIGXCPU, which can be ignored, SIGKILL
         request = {"kind": "script", "stdin": stdin, "args": args, "rlimits": rlimits}
@@ -40,12 +42,12 @@ class Seat:
 
     def call(self, function: str, args: Any, kwargs: Any, limit_s: float) -> Report:
         """Call a function of the source, which is loaded first where it is not."""
-        if not self._is_loaded or not self.is_alive:
+        if not (self._is_loaded and self.is_alive):
             loading = self._ask({"kind": "module"}, limit_s)
-            self._is_loaded = loading["status"] == "ok"
-            if not self._is_loaded:
+            if loading["status"] != "ok":
                 self.close()
                 return loading
+            self._is_loaded = True
         done = self._ask({"function": function, "args": args, "kwargs": kwargs}, limit_s)
         return report("killed") if "call" in done else done
 
@@ -88,7 +90,7 @@ class Seat:
         """End the box; the next request starts another."""
         if self._box is not None:
             self._box.kill()
-            self._box = None
+            self._box, self._is_loaded = None, False
 
     def _ask(self, request: Message, limit_s: float, *, is_script: bool = False) -> Report:
         if self._box is None or not self._box.is_alive:

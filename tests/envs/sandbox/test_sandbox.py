@@ -161,6 +161,13 @@ def test_calls_share_a_process_until_one_is_lost(boxed: Sandbox) -> None:
     assert [(run.status, run.value) for run in runs] == [("ok", 1), ("ok", 2), ("timeout", None), ("ok", 1)]
 
 
+def test_scripts_and_calls_can_alternate(boxed: Sandbox) -> None:
+    with boxed.session("def f():\n    return 1\nprint(__name__)", SHORT) as session:
+        done = [session.run(), session.call("f"), session.run(), session.call("f")]
+    assert [run.stdout for run in done] == ["__main__\n", "", "__main__\n", ""]
+    assert [run.value for run in done] == [None, 1, None, 1]
+
+
 def test_call_passes_keywords_prints_and_types(boxed: Sandbox) -> None:
     with boxed.session("def f(a, *, b):\n    print(a)\n    return a, b, {1: {2}}", SHORT) as session:
         run = session.call("f", ["x"], {"b": 10**20})
