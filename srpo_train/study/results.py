@@ -9,16 +9,15 @@ from pathlib import Path
 
 from srpo_envs.errors import RecordError
 from srpo_train.alarms import Alarms, AlarmsConfig
-from srpo_train.config import load_recipe
-from srpo_train.metrics import read_metrics, series
+from srpo_train.metrics import series
 from srpo_train.reporting.markdown import table_to_markdown
 from srpo_train.reporting.tables import ABSENT, Block, Column, Row, Score, Table, mark_best
 from srpo_train.reporting.tables import Cell as Entry
-from srpo_train.run_dir import RECIPE_FILE, write_whole
+from srpo_train.run_dir import write_whole
 from srpo_train.study.figure import draw_study
 from srpo_train.study.grid import CONTROL
 from srpo_train.sweep import Cell, read_cells
-from srpo_train.sweep.cells import list_run_dirs, standing
+from srpo_train.sweep.cells import list_run_dirs, read_run, standing
 
 TABLE_FILE = "study.md"
 PICTURE_FILE = "study.png"
@@ -131,11 +130,9 @@ def make_table(results: Sequence[StudyResult]) -> Table:
 
 def _read_run(run_dir: Path) -> StudyRun | None:
     """Return what a run came to; None when it is not finished."""
-    if not (run_dir / RECIPE_FILE).is_file():
+    if (found := read_run(run_dir)) is None:
         return None
-    recipe = load_recipe(run_dir / RECIPE_FILE)
-    recipe = recipe.model_copy(update={"name": run_dir.name, "output_dir": str(run_dir.parent)})  # it may have moved
-    lines = read_metrics(run_dir)
+    recipe, lines = found
     steps, scores = series(lines, "eval/avg_at_k")
     if len(steps) < 2 or not standing(recipe).is_finished:
         return None
