@@ -80,15 +80,15 @@ class CellResult:
 
 
 def read_results(out: str | Path) -> list[CellResult]:
-    """Return the cells of a sweep directory that have finished runs, in the order of the sweep.
+    """Return the cells of a sweep directory with their finished runs, in the order of the sweep.
 
     Raises:
         RecordError: it is not the directory of a sweep.
     """
     found = []
     for cell in read_cells(out):
-        if runs := tuple(result for folder in list_run_dirs(out, cell) if (result := _read_run(folder)) is not None):
-            found.append(CellResult(cell=cell, runs=runs))
+        runs = tuple(result for folder in list_run_dirs(out, cell) if (result := _read_run(folder)) is not None)
+        found.append(CellResult(cell=cell, runs=runs))
     return found
 
 
@@ -99,7 +99,7 @@ def write_results(out: str | Path) -> Path:
         RecordError: no run of it is finished.
     """
     results = read_results(out)
-    if not results:
+    if not any(result.runs for result in results):
         raise RecordError(f"{out}: no finished run with an evaluation; set eval.every, and let one come to its end")
     _write_csv(Path(out) / CSV_FILE, results)
     write_whole(Path(out) / TABLE_FILE, table_to_markdown(make_table(Path(out).name, results)) + "\n")
@@ -107,7 +107,11 @@ def write_results(out: str | Path) -> Path:
 
 
 def make_table(title: str, results: Sequence[CellResult]) -> Table:
-    """Return the results as a table, one row a cell, the best means marked where all were evaluated alike."""
+    """Return the results as a table, one row for each cell with finished runs, the best means marked.
+
+    Where the cells were not evaluated alike nothing is marked, and the table says so.
+    """
+    all_cells, results = results, [result for result in results if result.runs]
     sizes = dict.fromkeys((run.num_tasks, run.num_samples) for result in results for run in result.runs)
     k = str(results[0].runs[0].num_samples) if len(sizes) == 1 else "k"
     better: Better = "higher" if len(sizes) == 1 else ""
@@ -127,7 +131,6 @@ def make_table(title: str, results: Sequence[CellResult]) -> Table:
         for group, members in _groups(results).items()
     ]
     seeds = sorted({run.seed for result in results for run in result.runs})
-    counts = {len(result.runs) for result in results}
     evaluated = " or ".join(f"{num_tasks} held-out questions with {n} samples each" for num_tasks, n in sizes)
     notes = [
         f"Percent of {evaluated}; mean ± sample standard deviation over the seeds {', '.join(map(str, seeds))}. "
@@ -136,8 +139,8 @@ def make_table(title: str, results: Sequence[CellResult]) -> Table:
     ]
     if len(sizes) > 1:
         notes.append("Cells were not evaluated alike: their scores do not compare, and none is marked.")
-    if len(counts) > 1:
-        short = [f"{result.cell.label}: {len(result.runs)}" for result in results if len(result.runs) < len(seeds)]
+    short = [f"{result.cell.label}: {len(result.runs)}" for result in all_cells if len(result.runs) < len(seeds)]
+    if short:
         notes.append(f"Fewer finished runs than seeds: {'; '.join(short)}.")
     return Table(title=title, columns=columns, blocks=tuple(blocks), row_heading="Runs", notes=tuple(notes))
 
