@@ -79,7 +79,7 @@ class StudyResult:
 
 
 def read_study(out: str | Path) -> list[StudyResult]:
-    """Return the cells of a study's directory that have finished runs.
+    """Return the cells of a study's directory with their finished runs.
 
     Raises:
         RecordError: it is not the directory of a study.
@@ -88,8 +88,8 @@ def read_study(out: str | Path) -> list[StudyResult]:
     for cell in read_cells(out):
         if not {"task", "model", "workflow", "sharing"} <= set(cell.settings):
             raise RecordError(f"{out}: cell {cell.label!r} is not of a study; use `srpo sweep` for this directory")
-        if runs := tuple(run for folder in list_run_dirs(out, cell) if (run := _read_run(folder)) is not None):
-            found.append(StudyResult(cell=cell, runs=runs))
+        runs = tuple(run for folder in list_run_dirs(out, cell) if (run := _read_run(folder)) is not None)
+        found.append(StudyResult(cell=cell, runs=runs))
     return found
 
 
@@ -101,15 +101,17 @@ def write_study(out: str | Path) -> Path:
         MissingExtraError: matplotlib is not installed.
     """
     results = read_study(out)
-    if not results:
+    finished = [result for result in results if result.runs]
+    if not finished:
         raise RecordError(f"{out}: no finished run yet; let one come to its end")
-    draw_study(results, Path(out) / PICTURE_FILE)
+    draw_study(finished, Path(out) / PICTURE_FILE)
     write_whole(Path(out) / TABLE_FILE, table_to_markdown(make_table(results)) + "\n")
     return Path(out) / TABLE_FILE
 
 
 def make_table(results: Sequence[StudyResult]) -> Table:
-    """Return a line for each cell, in a block for each task and model, the best of each column marked."""
+    """Return a line for each cell with finished runs, by task and model, the best of each column marked."""
+    all_cells, results = results, [result for result in results if result.runs]
     columns = (
         Column(name="before"),
         Column(name="peak", better="higher"),
@@ -125,7 +127,7 @@ def make_table(results: Sequence[StudyResult]) -> Table:
         control = next((result for result in members if result.is_control), None)
         rows = [Row(name=_name(result), cells=_cells(result, control)) for result in members]
         blocks.append(Block(title=group, rows=mark_best(rows, columns)))
-    return Table(title="When does training a team pay?", columns=columns, blocks=tuple(blocks), notes=_notes(results))
+    return Table(title="When does training a team pay?", columns=columns, blocks=tuple(blocks), notes=_notes(all_cells))
 
 
 def _read_run(run_dir: Path) -> StudyRun | None:
@@ -198,7 +200,7 @@ def _notes(results: Sequence[StudyResult]) -> tuple[str, ...]:
         "Before: the model as it starts. Peak: the largest of a run's evaluations, above the truth by the luck of the "
         "largest. The single agent is trained on the same task from the same model."
     ]
-    short = [f"{_name(result)}: {len(result.runs)}" for result in results if len(result.runs) < len(seeds)]
+    short = [f"{result.cell.label}: {len(result.runs)}" for result in results if len(result.runs) < len(seeds)]
     if short:
         notes.append(f"Fewer finished runs than seeds: {'; '.join(short)}.")
     return tuple(notes)
