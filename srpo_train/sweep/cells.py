@@ -170,6 +170,15 @@ def list_run_dirs(out: str | Path, cell: Cell) -> list[Path]:
     return sorted(folders, key=lambda folder: int(folder.name[5:]))
 
 
+def read_run(run_dir: Path) -> tuple[Recipe, list[dict[str, float]]] | None:
+    """Return the recipe of a run, with the directory where it lies now, and its metrics; None where there is no run."""
+    if not (run_dir / RECIPE_FILE).is_file():
+        return None
+    recipe = load_recipe(run_dir / RECIPE_FILE)
+    here = {"name": run_dir.name, "output_dir": str(run_dir.parent)}  # it may have moved
+    return recipe.model_copy(update=here), read_metrics(run_dir)
+
+
 def standing(recipe: Recipe) -> Standing:
     """Return how far the run of a recipe is."""
     lines = read_metrics(recipe.run_dir)
