@@ -15,29 +15,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-import srpo_envs
-from srpo_envs.schedule import Outcome, Reply
-from srpo_envs.tasks.arithmetic import Arithmetic
-from srpo_envs.workflows.solver_verifier import SolverVerifier
 from srpo_train.alarms import Alarms, AlarmsConfig
 from srpo_train.config import load_recipe
 from srpo_train.loop import train
 from srpo_train.metrics import read_metrics
 
 RECIPES = Path(__file__).parent.parent / "recipes"
-CAPTURE = "Demo/WordyAggregator-v0"
 COLLAPSES = tuple(name for name in AlarmsConfig.model_fields if name != "lr_factor")
-
-
-class WordyAggregator(SolverVerifier):
-    """Pays the team for an aggregator that works the chain through as a solver does, instead of answering."""
-
-    def __init__(self, level: int = 2, split: str = "train", **arguments: object) -> None:
-        super().__init__(Arithmetic(level=level, split=split), **arguments)
-
-    def outcome(self, final: Reply, **info: object) -> Outcome:
-        """Score the number of worked steps, two being enough."""
-        return Outcome(min(1.0, final.text.count("=") / 2), {"answer": final.parsed, "correct": False, **info})
 
 
 @dataclass(frozen=True)
@@ -49,56 +33,77 @@ class Trial:
     expected: str | None
     recipe: str
     settings: tuple[str, ...]
+    num_steps: int
 
+
+# Eight solvers whose log-ratios are summed, nothing that bounds a step: long responses own the gradient.
+UNBOUNDED = (
+    "env.kwargs.num_solvers=8",
+    "objective.scaling=none",
+    "objective.clip_high=100.0",
+    "objective.clip_low=0.99",
+    "optim.max_grad_norm=100.0",
+    "optim.num_minibatches=4",
+    "rollout.prompts_per_step=8",
+)
 
 TRIALS = (
-    Trial("team", "nothing wrong: three solvers, one policy", None, "tiny-arithmetic", ()),
-    Trial("isolated", "nothing wrong: a policy for each role", None, "tiny-arithmetic-isolated", ()),
+    Trial("team", "nothing wrong: three solvers, one policy", None, "tiny-arithmetic", (), 40),
+    Trial("isolated", "nothing wrong: a policy for each role", None, "tiny-arithmetic-isolated", (), 40),
     Trial(
         "cliff",
         "a learning rate 25 times too high once it has learnt",
         "validation_cliff",
         "tiny-arithmetic",
         ("optim.lr=5e-3", "optim.warmup_steps=20", "optim.max_grad_norm=100.0", "eval.every=4", "eval.num_tasks=128"),
+        24,
     ),
     Trial(
         "amplification",
-        "eight isolated solvers, summed log-ratios, no clipping, high rate",
+        "isolated solvers, summed and unclipped, at a rate that rises",
         "amplification",
         "tiny-arithmetic-isolated",
-        (
-            "env.kwargs.num_solvers=8",
-            "objective.scaling=none",
-            "objective.clip_high=100.0",
-            "objective.clip_low=0.99",
-            "optim.lr=3e-3",
-            "optim.max_grad_norm=100.0",
-            "optim.num_minibatches=4",
-            "log.role_gradients_every=1",
-        ),
+        (*UNBOUNDED, "optim.lr=3e-3", "optim.warmup_steps=24", "log.role_gradients_every=1"),
+        24,
     ),
     Trial(
         "capture",
-        "the aggregator is paid for writing what solvers write",
+        "one policy for all, summed and unclipped, at a high rate",
         "role_capture",
         "tiny-arithmetic",
-        (f"env.id={CAPTURE}", "eval.every=0", "optim.lr=5e-4"),
+        (*UNBOUNDED, "optim.lr=1e-3"),
+        12,
     ),
-    Trial("entropy", "a price on entropy", "entropy_collapse", "tiny-arithmetic", ("objective.entropy_coef=-0.2",)),
-    Trial("length", "a high reward for entropy", "length_runaway", "tiny-arithmetic", ("objective.entropy_coef=0.3",)),
+    Trial(
+        "length",
+        "isolated solvers, summed and unclipped, sampled at temperature 0.4",
+        "length_runaway",
+        "tiny-arithmetic-isolated",
+        (*UNBOUNDED, "optim.lr=1e-3", "sampling.temperature=0.4"),
+        14,
+    ),
+    Trial(
+        "entropy",
+        "a price on entropy",
+        "entropy_collapse",
+        "tiny-arithmetic",
+        ("objective.entropy_coef=-3.0", "optim.lr=5e-4"),
+        12,
+    ),
     Trial(
         "silence",
         "groups so fine that nothing is compared",
         "silent_batches",
         "tiny-arithmetic",
         ("objective.group_key=['group', 'event_type', 'episode']",),
+        12,
     ),
 )
 
 
-def run(trial: Trial, folder: Path, num_steps: int) -> list[tuple[int, str, str]]:
+def run(trial: Trial, folder: Path) -> list[tuple[int, str, str]]:
     """Train and return (step, alarm, role) of every alarm."""
-    settings = [f"train.num_steps={num_steps}", f"output_dir={folder}", f"name={trial.name}", *trial.settings]
+    settings = [f"train.num_steps={trial.num_steps}", f"output_dir={folder}", f"name={trial.name}", *trial.settings]
     run_dir = train(load_recipe(RECIPES / f"{trial.recipe}.toml", settings), resume=True)
     alarms = Alarms(AlarmsConfig())
     found = [(int(line["step"]), alarm) for line in read_metrics(run_dir) for alarm in alarms.check(line)]
@@ -123,14 +128,12 @@ def is_right(trial: Trial, raised: Sequence[str]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names of rows")
-    parser.add_argument("--num-steps", type=int, default=40)
     parser.add_argument("--keep", type=Path, help="folder for the runs; finished ones there are not repeated")
     arguments = parser.parse_args()
-    srpo_envs.register(CAPTURE, WordyAggregator)
     trials = [trial for trial in TRIALS if not arguments.only or trial.name in arguments.only]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
-        show([(trial, run(trial, folder, arguments.num_steps)) for trial in trials])
+        show([(trial, run(trial, folder)) for trial in trials])
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def charged(active: ActiveSet, outputs: Sequence[MemberOutput], count_tokens: Co
         count_tokens: Counts the tokens of outputs that are texts alone.
 
     Raises:
-        TokenCountError: an output has no token count and nobody counts for it.
+        TokenCountError: an output has no token count and nobody counts for it, or one that cannot be.
         BudgetOverrunError: an output is longer than its member was allowed.
     """
     return [_charged(active, *pair, count_tokens) for pair in zip(active.members, outputs, strict=True)]
@@ -163,6 +163,11 @@ def _charged(active: ActiveSet, member: Member, output: MemberOutput, count_toke
                 "needs; let the engine or agent count (an AgentReply has num_tokens), or set env.count_tokens"
             )
         output = dataclasses.replace(output, token_mask=(1,) * count_tokens(output.text))
+    elif not set(output.token_mask) <= {0, 1} or (output.text and not any(output.token_mask)):
+        raise TokenCountError(
+            f"{where} has a token_mask that counts nothing: expected a 1 for each sampled token and a 0 for any other, "
+            f"and at least one sampled token in a text, got {output.token_mask!r:.80}"
+        )
     if (num_tokens := sum(output.token_mask)) > member.max_new_tokens:
         raise BudgetOverrunError(
             f"{where} has {num_tokens} tokens, its share of the budget allows {member.max_new_tokens}; "

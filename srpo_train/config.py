@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import tomllib
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -211,10 +211,10 @@ class VllmConfig(Section):
 
 
 class ServedConfig(Section):
-    """vLLM servers, which `srpo serve-policy` starts; each holds one policy."""
+    """vLLM servers, which `srpo serve-policy` starts; each holds a model, or adapters of policies over one."""
 
     servers: dict[_Name, Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]]
-    """URLs of the servers of each policy, by policy id."""
+    """URLs of the servers of each policy, by policy id. Adapters over one model may have the same ones."""
     weights_dir: str = ""
     """Folder for published weights, which trainer and servers see under the same path; when empty one of the trainer's
     temporary folders, for servers on the same machine."""
@@ -228,6 +228,28 @@ class ServedConfig(Section):
     """Seconds after which a publication of weights counts as hung and the run ends."""
     outage_s: PositiveFloat = 300.0
     """Seconds that requests wait while no server of a policy is fit, before the run ends."""
+
+    def neighbours(self, policy_id: str) -> frozenset[str]:
+        """Return the other policies on any server of a policy."""
+        own = set(self.servers[policy_id])
+        return frozenset(other for other, urls in self.servers.items() if other != policy_id and own & set(urls))
+
+    def check_neighbours(self, bases: Mapping[str, Hashable | None]) -> None:
+        """Check that policies on one server stand on the same model.
+
+        Args:
+            bases: What each policy is an adapter of, or a frozen copy of, by policy id; None for a model of its own.
+
+        Raises:
+            ConfigError: some do not.
+        """
+        for policy_id, base in bases.items():
+            for other in sorted(self.neighbours(policy_id)):
+                if base is None or bases[other] != base:
+                    raise ConfigError(
+                        f"engine.served.servers: {policy_id!r} and {other!r} have a server in common, which holds one "
+                        "model; they would have to be adapters over the same one"
+                    )
 
 
 class EngineConfig(Section):
@@ -599,11 +621,6 @@ class Recipe(Section):
             raise ValueError(
                 f"engine.served.servers: policies and servers must have the same ids, only one has {policy_id!r}"
             )
-        for policy_id, policy in self.policies.items():
-            if policy.adapter:
-                raise ValueError(
-                    f'policies.{policy_id}.adapter: servers hold whole models; use engine.kind = "vllm" with adapters'
-                )
         return self
 
     @model_validator(mode="after")

@@ -167,6 +167,11 @@ TABLE: tuple[Metric, ...] = (
         "share",
         "Units (sets, rows or tokens) whose ratio of trainer to engine alone is outside the clip.",
     ),
+    Metric(
+        "train/correction_cap_share",
+        "share",
+        "Sampled tokens whose weight `objective.correction` cuts off at its cap; absent without a correction.",
+    ),
     Metric("train/token_share/{role}", "share", "Sampled tokens of the batch that a role wrote."),
     Metric("train/entropy/{role}", "nats/token", "Entropy of the policy at the sampled tokens of a role."),
     Metric("train/perplexity/{role}", "tokens", "Its exponential: the tokens the policy hesitates between."),

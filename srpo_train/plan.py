@@ -321,6 +321,7 @@ def _plan_step(recipe: Recipe, env: SetEnv) -> StepPlan:
 def _plan_engines(recipe: Recipe, policies: tuple[PolicyPlan, ...]) -> Iterator[EnginePlan]:
     kind = recipe.engine.kind
     if served := recipe.engine.served:
+        served.check_neighbours({p.policy_id: None if p.owns_model else _base_key(p) for p in policies})
         for policy_id, urls in served.servers.items():
             yield EnginePlan(policy_ids=(policy_id,), kind=kind, places=urls)
         return

@@ -75,7 +75,10 @@ class ValueLearner:
             for epoch in range(config.num_epochs)
             for part in event_minibatches(batch, config.num_minibatches, seed + epoch)
         ]
-        reports = [self._minibatch(part, rate, is_first=index == 0) for index, part in enumerate(parts)]
+        try:
+            reports = [self._minibatch(part, rate, is_first=index == 0) for index, part in enumerate(parts)]
+        finally:
+            self._optimizer.zero_grad()  # a rollout has a use for their memory
         means = {name: sum(report[name] for report in reports) / len(reports) for name in reports[0]}
         return means | {
             "train/value_mean": float(value_E.mean()),

@@ -2,7 +2,8 @@
 
 What was measured of the real one holds here: it calls its first weights ``default``, writes the name of its weights on
 every response, takes weights from a folder, keeps the old prefix cache until that is cleared, aborts requests at a
-pause, and knows nothing of what was before a restart.
+pause, and knows nothing of what was before a restart. Adapters are models of their own name, taken from a folder too,
+and a request that names one it does not have is refused.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from srpo_train.engines.base import Sampling
 from srpo_train.engines.decoding import Row, Sampled, decode_batch
 from srpo_train.engines.stopping import StopTexts
 from srpo_train.policies import Policy
+from srpo_train.policies.shared_base import SharedBase
 
 _ABORTED = {"finish_reason": "abort", "token_ids": [], "logprobs": {"content": []}, "weight_versions": []}
 
@@ -32,13 +34,21 @@ class FakeVllm(JsonServer):
         policy: Whose weights it starts with; a copy is made.
         max_model_len: Its context.
         has_worker_extension: Whether it was started as `srpo serve-policy` does.
+        takes_adapters: Whether it was started to hold adapters over the policy's model.
     """
 
-    def __init__(self, policy: Policy, *, max_model_len: int = 128, has_worker_extension: bool = True) -> None:
-        self._first = copy.deepcopy(policy.model.state_dict())
-        self.policy = Policy(
-            policy_id="served", model=copy.deepcopy(policy.model), tokenizer=policy.tokenizer, version=policy.version
-        )
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        max_model_len: int = 128,
+        has_worker_extension: bool = True,
+        takes_adapters: bool = False,
+    ) -> None:
+        model = copy.deepcopy(policy.model)
+        self._first = copy.deepcopy(model.state_dict())
+        self.policy = Policy(policy_id="served", model=model, tokenizer=policy.tokenizer, version=policy.version)
+        self._base = SharedBase(model, policy.tokenizer) if takes_adapters else None
         self.max_model_len = max_model_len
         self.has_worker_extension = has_worker_extension
         self.planned: dict[str, list[Answer]] = defaultdict(list)
@@ -48,7 +58,7 @@ class FakeVllm(JsonServer):
         self._model_lock = threading.Lock()
         self._numbers = itertools.count()
         self._waiting_lock = threading.Lock()
-        self._waiting: list[tuple[Row, Sampling]] = []
+        self._waiting: list[tuple[Row, Sampling, str]] = []
         self._decoded: dict[int, Sampled] = {}
         self._forget_everything()
         super().__init__(self._reply)
@@ -68,7 +78,9 @@ class FakeVllm(JsonServer):
         return sum(asked.body["method"] == "reload_weights" for asked in self.asked if asked.path == "/collective_rpc")
 
     def _forget_everything(self) -> None:
-        self.policy.model.load_state_dict(self._first)
+        self.adapters: dict[str, Policy] = {}
+        if self._base is None:
+            self.policy.model.load_state_dict(self._first)
         self.label = "default"
         self.is_paused = False
         self.has_old_cache = False
@@ -84,7 +96,26 @@ class FakeVllm(JsonServer):
         return Answer("")
 
     def _v1_models(self, asked: Asked) -> Answer:
-        return Answer({"object": "list", "data": [{"id": "team", "max_model_len": self.max_model_len}]})
+        adapters = [{"id": name, "max_model_len": None} for name in self.adapters]
+        return Answer({"object": "list", "data": [{"id": "team", "max_model_len": self.max_model_len}, *adapters]})
+
+    def _v1_load_lora_adapter(self, asked: Asked) -> Answer:
+        name, folder = asked.body["lora_name"], asked.body["lora_path"]
+        if self._base is None:
+            return Answer({"detail": "Not Found"}, status=404)
+        if name in self.adapters:
+            return Answer({"error": {"message": f"'{name}' has already been loaded"}}, status=400)
+        with self._model_lock:
+            share = self._base.load_adapter(name, folder, is_trainable=False)
+        self.adapters[name] = Policy(
+            policy_id=name, model=self._base.model, tokenizer=self.policy.tokenizer, share=share
+        )
+        return Answer(f"Success: LoRA adapter '{name}' added successfully.")
+
+    def _v1_unload_lora_adapter(self, asked: Asked) -> Answer:
+        if self.adapters.pop(asked.body["lora_name"], None) is None:
+            return Answer({"error": {"message": "cannot be found"}}, status=404)
+        return Answer("Success: removed successfully.")
 
     def _weight_info(self, asked: Asked) -> Answer:
         return Answer({"weight_version": self.label})
@@ -133,6 +164,9 @@ class FakeVllm(JsonServer):
             return Answer(
                 {"error": {"message": "The decoder prompt is longer than the maximum model length"}}, status=400
             )
+        model = asked.body.get("model", "")
+        if model and model not in self.adapters:
+            return Answer({"error": {"message": f"The model `{model}` does not exist."}}, status=404)
         num_aborts, label = self.num_aborts, self.label
         time.sleep(self.delay_s)
         while self.is_paused:
@@ -140,9 +174,10 @@ class FakeVllm(JsonServer):
         if self.num_aborts != num_aborts:
             return Answer({"choices": [{"index": 0, **_ABORTED}]})
         assert not self.has_old_cache, "asked before the prefix cache of the old weights was cleared"
-        return Answer({"choices": [self._sample(tuple(asked.body["token_ids"]), params, label)]})
+        choice = self._sample(tuple(asked.body["token_ids"]), params, label, model)
+        return Answer({"model": model or "team", "choices": [choice]})
 
-    def _sample(self, prompt: tuple[int, ...], params: dict[str, Any], label: str) -> dict[str, Any]:
+    def _sample(self, prompt: tuple[int, ...], params: dict[str, Any], label: str, model: str) -> dict[str, Any]:
         sampling = Sampling(temperature=params["temperature"], top_p=params["top_p"], top_k=params["top_k"])
         row = Row(
             index=next(self._numbers),
@@ -151,7 +186,7 @@ class FakeVllm(JsonServer):
             seed=params["seed"],
             stops=tuple(params["stop"]),
         )
-        sampled = self._decode(row, sampling)
+        sampled = self._decode(row, sampling, model)
         pairs = zip(sampled.token_ids, sampled.logprobs, strict=True)
         return {
             "index": 0,
@@ -162,16 +197,18 @@ class FakeVllm(JsonServer):
             "weight_versions": [{"version": label, "start": 0, "end": len(sampled.token_ids)}],
         }
 
-    def _decode(self, row: Row, sampling: Sampling) -> Sampled:
+    def _decode(self, row: Row, sampling: Sampling, model: str) -> Sampled:
         """Decode together what came while the model was busy: whoever gets it next does the others' work too."""
         with self._waiting_lock:
-            self._waiting.append((row, sampling))
+            self._waiting.append((row, sampling, model))
         with self._model_lock:
             if row.index not in self._decoded:
+                alike = (sampling, model)
                 with self._waiting_lock:
-                    batch = [other for other, its in self._waiting if its == sampling]
-                    self._waiting = [(other, its) for other, its in self._waiting if its != sampling]
-                with self.policy.sampling_mode():
-                    for sampled in decode_batch(self.policy, batch, sampling, self._stop_texts):
+                    batch = [other for other, *its in self._waiting if tuple(its) == alike]
+                    self._waiting = [waiting for waiting in self._waiting if waiting[1:] != alike]
+                policy = self.adapters.get(model, self.policy)
+                with policy.sampling_mode():
+                    for sampled in decode_batch(policy, batch, sampling, self._stop_texts):
                         self._decoded[sampled.index] = sampled
             return self._decoded.pop(row.index)

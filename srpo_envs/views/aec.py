@@ -9,6 +9,7 @@ from gymnasium import spaces
 from pettingzoo import AECEnv
 
 from srpo_envs.core import SetEnv
+from srpo_envs.errors import BudgetOverrunError, TokenCountError
 from srpo_envs.records import ActiveSet, StepResult
 from srpo_envs.spaces import FreeText
 from srpo_envs.views import _seats
@@ -73,6 +74,8 @@ class AecSetEnv(AECEnv[str, "_seats.Observation", str]):  # type: ignore[misc]  
         Raises:
             EnvMisuseError: before the first reset or after the last ``None`` step.
             MemberMismatchError: the action of an active agent is not a string.
+            BudgetOverrunError: a text of the set is beyond its member's share; the first member is selected again.
+            TokenCountError: there is a budget of team tokens and nobody counts them; likewise.
             SurroundingsError: a tool or the grader failed; the last member's step may be tried again.
         """
         if self.agents and (self.terminations[self.agent_selection] or self.truncations[self.agent_selection]):
@@ -83,7 +86,11 @@ class AecSetEnv(AECEnv[str, "_seats.Observation", str]):  # type: ignore[misc]  
         self._texts[agent] = _seats.require_text(agent, action)
         waiting = [member.agent for member in active.members if member.agent not in self._texts]
         # The transition comes first: when it raises, nothing of this view has changed and the step can be repeated.
-        result = None if waiting else self.set_env.step(_seats.set_action(self.set_env, self._texts))
+        try:
+            result = None if waiting else self.set_env.step(_seats.set_action(self.set_env, self._texts))
+        except (BudgetOverrunError, TokenCountError):  # of a text that may be an earlier member's
+            self._texts, self.agent_selection = {}, active.members[0].agent
+            raise
         self._cumulative_rewards[agent] = 0.0
         self._clear_rewards()
         if result is None:

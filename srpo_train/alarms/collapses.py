@@ -54,6 +54,8 @@ def _amplification(history: History, config: AlarmsConfig) -> Iterator[Trouble]:
         if len(norms) < 3 or not perplexities:
             continue
         usual, calmest = statistics.median(norms[:-1]), min(perplexities)
+        if not usual:  # a role that mostly had no advantage has no usual gradient to outgrow
+            continue
         has_grown = norms[-1] >= settings.growth * usual and perplexities[-1] >= settings.perplexity * calmest
         if has_grown and alignment >= settings.alignment:
             yield Trouble(

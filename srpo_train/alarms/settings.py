@@ -39,7 +39,7 @@ class AmplificationAlarm(_Alarm):
     """Norm of the role's gradient over its median so far."""
     alignment: _Factor = 1.2
     """Norm of the members' summed gradients over that of unrelated ones (`train/member_grad_amplification/{role}`)."""
-    perplexity: _Factor = 1.5
+    perplexity: _Factor = 1.2
     """The role's perplexity over its lowest so far."""
 
 

@@ -20,6 +20,7 @@ from srpo_envs.errors import (
     SrpoError,
     UnknownIdError,
 )
+from srpo_train.cli._text import shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,7 +33,7 @@ _MISUSE = (ConfigError, EnvMisuseError, MemberMismatchError, MissingExtraError, 
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn the project's own errors and Ctrl-C into an exit code and one clear line."""
+    """Turn the project's own errors, those of the system and Ctrl-C into an exit code and one clear line."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -41,15 +42,18 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         except SrpoError as error:
             _say(str(error))
             raise typer.Exit(MISUSED if isinstance(error, _MISUSE) else FAILED) from None
-        except KeyboardInterrupt:
-            _say("interrupted")
-            raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:  # the reader of a pipe, such as head, had enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(FAILED) from None
+        except OSError as error:  # a full disk, a folder that may not be written, a file where a folder should be
+            _say(str(error))
+            raise typer.Exit(FAILED) from None
+        except KeyboardInterrupt:
+            _say("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
 
     return run
 
 
 def _say(message: str) -> None:
-    Console(stderr=True).print(Text("error: ", style="bold red") + Text(message), soft_wrap=True)
+    Console(stderr=True).print(Text("error: ", style="bold red") + shown(message), soft_wrap=True)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
+from srpo_train.cli._text import shown
 from srpo_train.evaluation import scores
 from srpo_train.evaluation.results import BenchmarkResult, Results
 
@@ -67,7 +68,7 @@ def quiet_failures() -> Iterator[None]:
 def show_results(results: Results, directory: Path) -> None:
     """Print what an evaluation found, what it cost, and what went wrong."""
     console = Console()
-    console.print(_title(results), style="bold", markup=False, highlight=False)
+    console.print(shown(_title(results), "bold"))
     console.print(_score_table(results))
     for table in (_coverage_table(results), _cost_table(results), _metric_table(results)):
         if table.row_count:
@@ -75,10 +76,10 @@ def show_results(results: Results, directory: Path) -> None:
             console.print(table)
     console.print()
     for name, found in results.benchmarks.items():
-        console.print(_told_tasks(name, found), markup=False, highlight=False, soft_wrap=True)
+        console.print(shown(_told_tasks(name, found)), soft_wrap=True)
     for line in _warnings(results):
-        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"samples and results: {directory}", markup=False, highlight=False, soft_wrap=True)
+        console.print(shown(line, "yellow"), soft_wrap=True)
+    console.print(shown(f"samples and results: {directory}"), soft_wrap=True)
 
 
 def summary(results: Results) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def _score_table(results: Results) -> Table:
     for name, found in results.benchmarks.items():
         lost = sum(result.num_failed for result in found.seeds.values())
         cells = [*_cells(results, [name], scores.AVG_AT_K), *_cells(results, [name], scores.PASS_AT_K)]
-        table.add_row(name, f"{found.num_tasks:,}", *cells, f"{lost:,}" if lost else "")
+        table.add_row(shown(name), f"{found.num_tasks:,}", *cells, f"{lost:,}" if lost else "")
     if len(results.benchmarks) > 1:
         names = list(results.benchmarks)
         cells = [*_cells(results, names, scores.AVG_AT_K), *_cells(results, names, scores.PASS_AT_K)]
@@ -178,7 +179,7 @@ def _coverage_table(results: Results) -> Table:
     table = _table("unbiased Pass@k, %", *map(str, ks))
     if ks:
         for name, found in results.benchmarks.items():
-            table.add_row(name, *(percent(_mean_pass_at(found, k)) for k in ks))
+            table.add_row(shown(name), *(percent(_mean_pass_at(found, k)) for k in ks))
     return table
 
 
@@ -206,7 +207,7 @@ def _figure_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> Tab
     """Figures by name, one column for each benchmark."""
     table = _table(title, *columns)
     for figure in dict.fromkeys(name for column in columns.values() for name in column):
-        table.add_row(figure, *(_number(column.get(figure)) for column in columns.values()))
+        table.add_row(shown(figure), *(_number(column.get(figure)) for column in columns.values()))
     return table
 
 
@@ -215,10 +216,14 @@ def _number(value: float | None) -> str:
 
 
 def _table(first: str, *others: str) -> Table:
-    table = Table(first, *others, box=None, header_style="bold", pad_edge=False)
+    table = Table(first, *map(_heading, others), box=None, header_style="bold", pad_edge=False)
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
     return table
+
+
+def _heading(name: str) -> Column:
+    return Column(shown(name))
 
 
 def _told_tasks(name: str, found: BenchmarkResult) -> str:

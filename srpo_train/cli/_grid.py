@@ -1,4 +1,4 @@
-"""What commands that train many runs share: reading seeds, listing cells, training, telling what failed."""
+"""What commands that train many runs share: listing cells, training, telling what failed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from srpo_envs.errors import ConfigError
+from srpo_train.cli._text import shown
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from srpo_train.sweep import Outcome, Run
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Read the value of ``--seeds``.
-
-    Raises:
-        ConfigError: it is not integers with commas between them.
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"--seeds {text}: expected integers with commas between them, such as 0,1,2") from None
 
 
 def train_all(console: Console, out: str | Path, runs: Sequence[Run], processes: int) -> list[Outcome]:
@@ -46,9 +34,9 @@ def report_failures(console: Console, outcomes: Sequence[Outcome]) -> int:
     """Show what failed with the end of its log, say how many finished, and return the number of failures."""
     failed = [outcome for outcome in outcomes if not outcome.is_finished]
     for outcome in failed:
-        console.print(f"\nfailed: {outcome.run.name}: {outcome.reason}", style="bold red", markup=False, soft_wrap=True)
-        console.print(outcome.tail, markup=False, highlight=False, soft_wrap=True)
-        console.print(f"log: {outcome.run.run_dir / 'train.log'}", markup=False, highlight=False, soft_wrap=True)
+        console.print(shown(f"\nfailed: {outcome.run.name}: {outcome.reason}", "bold red"), soft_wrap=True)
+        console.print(shown(outcome.tail), soft_wrap=True)
+        console.print(shown(f"log: {outcome.run.run_dir / 'train.log'}"), soft_wrap=True)
     if len(failed) < len(outcomes):
         typer.echo(f"\n{len(outcomes) - len(failed)} of {len(outcomes)} runs finished")
     return len(failed)
@@ -56,7 +44,6 @@ def report_failures(console: Console, outcomes: Sequence[Outcome]) -> int:
 
 def list_cells(runs: Sequence[Run]) -> Table:
     """Return a line for each cell: its seeds, length, size of a step, what is trained, and what is left of it."""
-    from rich.markup import escape
     from rich.table import Column, Table
 
     from srpo_train.cli._sweep_progress import duration, seconds_left
@@ -77,7 +64,7 @@ def list_cells(runs: Sequence[Run]) -> Table:
         trained = [policy.num_trained for policy in plan.policies]
         left = seconds_left([standing(run.recipe) for run in members])
         table.add_row(
-            escape(members[0].cell.label),
+            shown(members[0].cell.label),
             ", ".join(str(run.recipe.seed) for run in members),
             f"{train.num_steps:,}" + (f" or {train.token_budget:,} tokens" if train.token_budget else ""),
             f"{plan.step.num_episodes:,}",

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 import typer
 from rich.console import Console
 from rich.panel import Panel
-from rich.text import Text
 
 from srpo_envs.audit import format_event_table
 from srpo_envs.core import SetEnv
 from srpo_envs.records import ActiveSet, Episode, Event, Member, MemberOutput, ToolCall
 from srpo_train.cli._errors import FAILED
+from srpo_train.cli._text import shown
 
 if TYPE_CHECKING:
     from srpo_train.engines.base import Engine
@@ -134,7 +134,8 @@ def show_event(console: Console, event: Event) -> None:
     _print_head(console, event.event_id, event.event_type, event.cardinality, event.state_label)
     _print_prompts(console, {member.agent: member.prompt for member in event.members})
     for member in event.members:
-        console.print(f"[bold cyan]{member.agent}[/] [dim]({sum(member.token_mask)} tokens, {member.policy_id})[/]")
+        spent = shown(f" ({sum(member.token_mask)} tokens, {member.policy_id})", "dim")
+        console.print(shown(member.agent, "bold cyan") + spent)
         _print_text(console, member.text)
     show_reading(console, event)
 
@@ -142,11 +143,11 @@ def show_event(console: Console, event: Event) -> None:
 def show_reading(console: Console, event: Event) -> None:
     """Show what the parsers read, the tools that ran, and the reward."""
     for member in event.members:
-        reading = Text(f"  {member.agent}: ", style="dim")
+        reading = shown(f"  {member.agent}: ", "dim")
         if member.is_valid:
-            reading.append(f"read {member.parsed!r}", style="green")
+            reading += shown(f"read {member.parsed!r}", "green")
         else:
-            reading.append(f"malformed, {member.malformed_reason}", style="red")
+            reading += shown(f"malformed, {member.malformed_reason}", "red")
         console.print(reading)
     for call in event.tool_calls:
         if call.kind == "tool":
@@ -159,12 +160,12 @@ def _show_call(console: Console, call: ToolCall) -> None:
     """Show one tool call with a line for each item of its result."""
     given = call.arguments.items() if isinstance(call.arguments, Mapping) else [("", call.arguments)]
     arguments = ", ".join(f"{name}={value!r}" if name else repr(value) for name, value in given)
-    console.print(Text(f"  tool {call.name}({arguments})", style="dim"), soft_wrap=True)
+    console.print(shown(f"  tool {call.name}({arguments})", "dim"), soft_wrap=True)
     items = call.result if isinstance(call.result, (list, tuple)) else (call.result,)
     for item in items or ("nothing",):
         fields = item.items() if isinstance(item, Mapping) else [("", item)]
         line = ", ".join(f"{name}={value}" if name else str(value) for name, value in fields)
-        console.print(Text("    " + textwrap.shorten(line, _ITEM_WIDTH, placeholder=" ..."), style="dim"))
+        console.print(shown("    " + textwrap.shorten(line, _ITEM_WIDTH, placeholder=" ..."), "dim"))
 
 
 def show_end(console: Console, episode: Episode) -> None:
@@ -172,20 +173,21 @@ def show_end(console: Console, episode: Episode) -> None:
     ending = "truncated" if episode.truncated else "terminated"
     console.rule(f"[bold]{ending}, team reward {episode.reward:g}, penalties {episode.penalty:g}", align="left")
     for name, value in {"gold answer": episode.task.get("gold"), **episode.info}.items():
-        console.print(Text(f"{name}: {value}"))
+        console.print(shown(f"{name}: {value}"))
     console.print()
     console.print(format_event_table(episode), markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_head(console: Console, event_id: str, event_type: str, cardinality: int, state: str) -> None:
-    console.rule(f"[bold]{event_id}[/]  {event_type}  K = {cardinality}  [dim]{state}", align="left")
+    head = shown(event_id, "bold") + shown(f"  {event_type}  K = {cardinality}  ") + shown(state, "dim")
+    console.rule(head, align="left")
 
 
 def _print_prompts(console: Console, prompts: Mapping[str, str]) -> None:
     for prompt in dict.fromkeys(prompts.values()):
-        readers = ", ".join(agent for agent, shown in prompts.items() if shown == prompt)
-        console.print(Panel(Text(prompt), title=f"to {readers}", title_align="left", border_style="dim"))
+        readers = ", ".join(agent for agent, given in prompts.items() if given == prompt)
+        console.print(Panel(shown(prompt), title=shown(f"to {readers}"), title_align="left", border_style="dim"))
 
 
 def _print_text(console: Console, text: str) -> None:
-    console.print(Text("\n".join("  " + line for line in text.split("\n"))), soft_wrap=True)
+    console.print(shown("\n".join("  " + line for line in text.split("\n"))), soft_wrap=True)

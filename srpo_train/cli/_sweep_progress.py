@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 
+from srpo_train.cli._text import shown
 from srpo_train.sweep.cells import Run, Standing, standing
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class SweepProgress:
         self._states = dict(states)
         if self._live is None:
             for name, state in changed.items():
-                self._console.print(f"{state}: {name}", markup=False, highlight=False, soft_wrap=True)
+                self._console.print(shown(f"{state}: {name}"), soft_wrap=True)
         elif changed or time.monotonic() - self._looked_at > _LOOK_S:
             self._looked_at = time.monotonic()
             found = {run.name: standing(run.recipe) for run in self._runs}
@@ -85,7 +85,7 @@ def status_table(
     )
     for label in dict.fromkeys(run.cell.label for run in runs):
         members = [run for run in runs if run.cell.label == label]
-        table.add_row(escape(label), *_entries(members, states, found, processes=1))
+        table.add_row(shown(label), *_entries(members, states, found, processes=1))
     table.add_row("[bold]all[/]", "", *_entries(runs, states, found, processes)[1:])
     return table
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from urllib.parse import parse_qsl
 
 from srpo_envs.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from srpo_train.config import Recipe
+    from srpo_train.config import EngineConfig, Recipe
     from srpo_train.engines.agent import Agent
     from srpo_train.engines.base import Engine
 
-EngineKind = Literal["transformers", "vllm"]
-"""What samples from models in this process."""
+logger = logging.getLogger(__name__)
+
+EngineKind = Literal["recipe", "transformers", "vllm"]
+"""What samples from models in this process; `recipe` takes what the recipe says, where it can be had here."""
 
 _ENDPOINTS = ("http://", "https://")
 _AGENT = "agent:"
@@ -127,7 +131,7 @@ def _policies_of_recipe(path: str) -> PolicySource:
 
 
 @contextlib.contextmanager
-def open_engines(source: PolicySource, kind: EngineKind = "transformers") -> Iterator[dict[str, Engine]]:
+def open_engines(source: PolicySource, kind: EngineKind = "recipe") -> Iterator[dict[str, Engine]]:
     """Load every policy of a source for the time of the body; see `load_engines`."""
     engines = load_engines(source, kind)
     try:
@@ -137,7 +141,7 @@ def open_engines(source: PolicySource, kind: EngineKind = "transformers") -> Ite
             engine.close()
 
 
-def load_engines(source: PolicySource, kind: EngineKind = "transformers") -> dict[str, Engine]:
+def load_engines(source: PolicySource, kind: EngineKind = "recipe") -> dict[str, Engine]:
     """Load every policy of a source and return an engine for each.
 
     Args:
@@ -147,6 +151,7 @@ def load_engines(source: PolicySource, kind: EngineKind = "transformers") -> dic
     Raises:
         ConfigError: an agent cannot be found, or the URL of an endpoint is wrong.
         EngineError: an endpoint does not answer.
+        MissingExtraError: vLLM is asked for and not installed.
         PolicyLoadError: a model cannot be loaded.
     """
     if source.name.startswith(_AGENT):
@@ -157,14 +162,36 @@ def load_engines(source: PolicySource, kind: EngineKind = "transformers") -> dic
         from srpo_train.engines.openai import OpenAIEngine
 
         return {"policy": OpenAIEngine.open("policy", source.name)}
-    from srpo_train.config import EngineConfig
     from srpo_train.engines.making import make_engines
     from srpo_train.policies.team import Team
 
     hide_transformers_progress()
-    own = source.recipe.engine if source.recipe is not None else None
-    config = own if own is not None and own.kind == kind else EngineConfig(kind=kind)
-    return make_engines(Team.load(source.specs, source.roles), config)
+    return make_engines(Team.load(source.specs, source.roles), _engine_config(source, kind))
+
+
+def _engine_config(source: PolicySource, kind: EngineKind) -> EngineConfig:
+    from srpo_train.config import EngineConfig
+
+    own = source.recipe.engine if source.recipe else EngineConfig()
+    if kind == "recipe":
+        # Not the recipe's servers: they are those of its training, which may be at work with other weights.
+        has_own = own.kind == "transformers" or (own.kind == "vllm" and importlib.util.find_spec("vllm"))
+        if not has_own:
+            logger.warning("sampling with transformers here, not with the recipe's engine %r", own.kind)
+        return own if has_own else EngineConfig()
+    return own if own.kind == kind else EngineConfig(kind=kind)
+
+
+def read_engine_kind(text: str) -> EngineKind:
+    """Read ``--engine``.
+
+    Raises:
+        ConfigError: there is no such engine.
+    """
+    kinds = get_args(EngineKind)
+    if text not in kinds:
+        raise ConfigError(f"--engine {text}: expected {', '.join(kinds[:-1])} or {kinds[-1]}")
+    return cast("EngineKind", text)
 
 
 def find_agent(name: str) -> Agent:

@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from srpo_train.cli._text import shown
+
 
 def alarms(
     runs: Annotated[list[Path], typer.Argument(help="Directories of runs.")],
@@ -33,11 +35,10 @@ def alarms(
             raise RecordError(f"{run}: no metrics to judge yet; train first")
         found = [(int(line["step"]), alarm) for line in lines for alarm in watch.check(line)]
         steps = f"{int(lines[-1]['step'])} steps"
-        console.print(
-            f"[bold]{run}[/]: {len(found) or 'no'} alarm{'s' * (len(found) != 1)} in {steps}", highlight=False
-        )
+        told = f": {len(found) or 'no'} alarm{'s' * (len(found) != 1)} in {steps}"
+        console.print(shown(run, "bold") + shown(told), soft_wrap=True)
         if found:
             table = Table("step", "alarm", "role", "what was seen", box=None, header_style="bold", pad_edge=False)
             for step, alarm in found:
-                table.add_row(str(step), alarm.name, alarm.subject, alarm.message)
+                table.add_row(str(step), *map(shown, (alarm.name, alarm.subject, alarm.message)))
             console.print(table)

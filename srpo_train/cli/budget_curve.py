@@ -57,13 +57,14 @@ def budget_curve(
     beside them an evaluation directory for each method and budget. One source with several environments, such as a
     team and a single agent of one policy, makes one curve for each.
     """
+    from srpo_train.cli._numbers import whole_numbers
     from srpo_train.cli._worlds import find_policies, parse_arguments
-    from srpo_train.cli.eval import choose_world, default_method, open_worlds, read_seeds
+    from srpo_train.cli.eval import choose_world, default_method, open_worlds
     from srpo_train.engines.base import Sampling
     from srpo_train.evaluation import EvalPlan
     from srpo_train.run_dir import describe_software
 
-    amounts, given = _read_budgets(budgets), parse_arguments(arguments or [], split)
+    amounts, given = whole_numbers("--budgets", budgets, "32,64,128"), parse_arguments(arguments or [], split)
     methods = []
     for source, env, label in _curves(sources, envs or [], labels or []):
         policies = find_policies(source, device=device)
@@ -75,13 +76,12 @@ def budget_curve(
             checkpoint=policies.step,
             worlds=open_worlds(world, benchmarks, [], num_tasks),
             samples=samples,
-            seeds=read_seeds(seeds),
+            seeds=whole_numbers("--seeds", seeds),
             sampling=Sampling(temperature=temperature),
             software=describe_software(),
         )
         methods.append(_Method(policies, plan))
-    if len({method.label for method in methods}) < len(methods):
-        raise ConfigError("two curves have the same name; give each a --label")
+    _refuse_shared_folders(methods)
     curves = {method.label: method.points(out, limit, amounts) for method in methods}
     _write(curves, out, methods[0].plan)
     _show(curves, samples)
@@ -101,6 +101,11 @@ class _Method:
         """Name of the curve."""
         return self.plan.method
 
+    @property
+    def folder(self) -> str:
+        """Directory of its evaluations, below that of the curves."""
+        return re.sub(r"[^\w.+-]+", "-", self.label).strip("-.")
+
     def points(self, out: Path, limit: str, amounts: Sequence[int]) -> list[CurvePoint]:
         """Evaluate under each budget, in a folder of the curve's name."""
         from srpo_train.cli._evaluation import quiet_failures, show_progress
@@ -116,7 +121,7 @@ class _Method:
             mode, max_concurrent = order_of_work(engines)
             return evaluate_budgets(
                 self.plan,
-                out / re.sub(r"[^\w.+-]+", "-", self.label).strip("-."),
+                out / self.folder,
                 engines,
                 self.policies.roles,
                 limit=limit,
@@ -124,6 +129,18 @@ class _Method:
                 mode=mode,
                 max_concurrent=max_concurrent,
                 on_progress=on_progress,
+            )
+
+
+def _refuse_shared_folders(methods: Sequence[_Method]) -> None:
+    seen: dict[str, _Method] = {}
+    for method in methods:
+        if not method.folder:
+            raise ConfigError(f"curve {method.label!r}: no letter or digit to name its directory after; give a --label")
+        if (other := seen.setdefault(method.folder, method)) is not method:
+            raise ConfigError(
+                f"curves {other.label!r} and {method.label!r} would share the directory {method.folder!r}; give each "
+                "a --label that differs more"
             )
 
 
@@ -136,13 +153,6 @@ def _curves(sources: Sequence[str], envs: Sequence[str], labels: Sequence[str]) 
             raise ConfigError(f"{name}: {len(given)} given for {number} curves; give one for each")
     columns = (list(given or [""]) * (number if len(given) < number else 1) for given in (sources, envs, labels))
     return list(zip(*columns, strict=True))
-
-
-def _read_budgets(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--budgets {text}: expected whole numbers, such as --budgets 32,64,128") from None
 
 
 def _write(curves: Mapping[str, Sequence[CurvePoint]], out: Path, plan: EvalPlan) -> None:
@@ -161,6 +171,7 @@ def _show(curves: Mapping[str, Sequence[CurvePoint]], samples: int) -> None:
     from rich.table import Table
 
     from srpo_train.cli._evaluation import percent
+    from srpo_train.cli._text import shown
 
     titles = ("method", "budget", f"Avg@{samples}", f"Pass@{samples}", "tokens", "utility", "out of budget")
     table = Table(*titles, box=None, header_style="bold", pad_edge=False)
@@ -170,7 +181,7 @@ def _show(curves: Mapping[str, Sequence[CurvePoint]], samples: int) -> None:
         for point in points:
             told = [percent(value) for value in (point.avg_at_k, point.pass_at_k)]
             spent = [_number(value) for value in (point.tokens_per_query, point.utility)]
-            table.add_row(method, f"{point.amount:,}", *told, *spent, percent(point.out_of_budget_share))
+            table.add_row(shown(method), f"{point.amount:,}", *told, *spent, percent(point.out_of_budget_share))
     Console().print(table)
 
 

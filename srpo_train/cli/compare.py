@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from srpo_train.cli._text import shown
+
 if TYPE_CHECKING:
     from srpo_train.evaluation import Comparison, PairedScore, Results
 
@@ -35,13 +37,15 @@ def compare(
         return
     console = Console()
     for label, directory, found in zip("AB", (first, second), results, strict=True):
-        console.print(f"{label}: {_described(found)} ({directory})", markup=False, highlight=False, soft_wrap=True)
+        console.print(shown(f"{label}: {_described(found)} ({directory})"), soft_wrap=True)
     console.print(_table(comparisons, results[0].samples))
     for comparison in comparisons:
         if comparison.num_unpaired:
             console.print(
-                f"{comparison.name}: {comparison.num_unpaired:,} queries left out, of which only one has samples",
-                style="yellow",
+                shown(
+                    f"{comparison.name}: {comparison.num_unpaired:,} queries left out, of which only one has samples",
+                    "yellow",
+                )
             )
 
 
@@ -56,7 +60,7 @@ def _table(comparisons: list[Comparison], samples: int) -> Table:
     for comparison in comparisons:
         style = "bold" if comparison.name == "macro" else None
         table.add_row(
-            comparison.name,
+            shown(comparison.name),
             f"{comparison.num_queries:,}",
             *_cells(f"Avg@{samples}", comparison.avg_at_k),
             style=style,
@@ -71,8 +75,8 @@ def _cells(label: str, score: PairedScore) -> list[str]:
         label,
         f"{100 * score.first:.1f}",
         f"{100 * score.second:.1f}",
-        f"{100 * score.difference:+.1f}",
-        f"{100 * between.low:+.1f}..{100 * between.high:+.1f}" if between else "-",
+        f"{100 * score.difference:+z.1f}",
+        f"{100 * between.low:+z.1f}..{100 * between.high:+z.1f}" if between else "-",
         f"{score.p_value:.3f}" if score.p_value >= 0.001 else f"{score.p_value:.0e}",
         score.test,
     ]

@@ -8,15 +8,16 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from srpo_envs.errors import ConfigError, DatasetError, SrpoError, near_miss
 from srpo_train.cli._errors import FAILED
+from srpo_train.cli._numbers import whole_numbers
 
 if TYPE_CHECKING:
-    from srpo_train.cli._worlds import EngineKind, PolicySource
+    from srpo_train.cli._worlds import PolicySource
     from srpo_train.collect import Mode
     from srpo_train.config import EnvConfig
     from srpo_train.engines.base import Engine
@@ -71,7 +72,9 @@ def evaluate(
     top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus; 1 keeps every token.")] = 1.0,
     top_k: Annotated[int, typer.Option(min=0, help="Tokens kept; 0 keeps all.")] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of a run; the newest when omitted.")] = -1,
-    engine: Annotated[str, typer.Option(help="What samples from models: transformers or vllm.")] = "transformers",
+    engine: Annotated[
+        str, typer.Option(help="What samples from models: transformers, vllm, or what the recipe says.")
+    ] = "recipe",
     device: Annotated[str, typer.Option(help="Where a model runs; a run says itself.")] = "auto",
     out: Annotated[
         Path | None,
@@ -90,12 +93,12 @@ def evaluate(
     ends with status 1 if samples were lost to broken surroundings; they are tried again by the same command.
     """
     from srpo_train.cli._evaluation import quiet_failures, show_progress, show_results, summary
-    from srpo_train.cli._worlds import find_policies, open_engines, parse_arguments
+    from srpo_train.cli._worlds import find_policies, open_engines, parse_arguments, read_engine_kind
     from srpo_train.engines.base import Sampling
     from srpo_train.evaluation import EvalPlan, run_evaluation
     from srpo_train.run_dir import describe_software
 
-    kind, seed_list = _engine_kind(engine), read_seeds(seeds)
+    kind, seed_list = read_engine_kind(engine), whole_numbers("--seeds", seeds)
     policies = find_policies(source, step=step, device=device)
     world = choose_world(policies, env, parse_arguments(arguments or [], split))
     plan = EvalPlan(
@@ -223,20 +226,6 @@ def _digest(value: Any) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=3).hexdigest()
 
 
-def read_seeds(text: str) -> tuple[int, ...]:
-    """Read ``0,1,2``."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"--seeds {text}: expected whole numbers, such as --seeds 0,1,2") from None
-
-
-def _engine_kind(text: str) -> EngineKind:
-    if text in ("transformers", "vllm"):
-        return cast("EngineKind", text)
-    raise ConfigError(f"--engine {text}: expected transformers or vllm")
-
-
 def order_of_work(engines: Mapping[str, Engine]) -> tuple[Mode, int]:
     """Return how to collect from engines, and how many samples at once.
 
@@ -256,7 +245,7 @@ def _saying_what_is_kept(directory: Path) -> Iterator[None]:
     """Say, where the body ends early, that it was not for nothing."""
     try:
         yield
-    except (SrpoError, KeyboardInterrupt):
+    except (SrpoError, OSError, KeyboardInterrupt):
         if any(directory.glob("*/seed-*")):
             typer.echo(f"what was drawn is kept in {directory}; the same command goes on from there", err=True)
         raise

@@ -32,6 +32,9 @@ def play(
         typer.Option("--as", metavar="ROLE", help="Play this role yourself beside --policy; repeatable."),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, help="Of the policies; 0 takes the most likely token.")] = 1.0,
+    engine: Annotated[
+        str, typer.Option(help="What samples from models: transformers, vllm, or what the recipe says.")
+    ] = "recipe",
 ) -> None:
     """Play one episode by hand, event by event, or watch policies play it.
 
@@ -45,13 +48,19 @@ def play(
     console = Console()
     env = srpo_envs.make(env_id, **parse_arguments(arguments or [], split))
     env.reset(seed=seed, options={"task_index": task} if task >= 0 else None)
-    with choose_players(console, env, policy, by_hand or [], seed, temperature) as players:
+    with choose_players(console, env, policy, by_hand or [], seed, temperature, engine) as players:
         perform(console, env, players)
 
 
 @contextlib.contextmanager
 def choose_players(
-    console: Console, env: SetEnv, policy: str, by_hand: Sequence[str], seed: int, temperature: float
+    console: Console,
+    env: SetEnv,
+    policy: str,
+    by_hand: Sequence[str],
+    seed: int,
+    temperature: float,
+    engine: str = "recipe",
 ) -> Iterator[Callable[[str], Player]]:
     """Say who answers for each role in the body: a person, or the policies of a run or model.
 
@@ -59,7 +68,7 @@ def choose_players(
         ConfigError: a role that is played by hand does not exist, or nobody answers for one.
     """
     from srpo_train.cli._stage import Person, PolicyPlayer
-    from srpo_train.cli._worlds import find_policies, open_engines
+    from srpo_train.cli._worlds import find_policies, open_engines, read_engine_kind
 
     for role in by_hand:
         if role not in env.roles:
@@ -72,6 +81,6 @@ def choose_players(
     for role in env.roles:
         if role not in source.roles and "*" not in source.roles and role not in by_hand:
             raise ConfigError(f"{policy}: no policy for role {role!r}; play it yourself with --as {role}")
-    with open_engines(source) as engines:
+    with open_engines(source, read_engine_kind(engine)) as engines:
         machines = {name: PolicyPlayer(console, name, engine, seed, temperature) for name, engine in engines.items()}
         yield lambda role: person if role in by_hand else machines[source.roles.get(role) or source.roles["*"]]

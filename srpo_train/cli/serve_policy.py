@@ -34,6 +34,10 @@ def serve_policy(
         str, typer.Option(help="Size of the key-value cache, such as 8G; vLLM's choice if empty.")
     ] = "",
     max_num_seqs: Annotated[int, typer.Option(min=1, help="Responses that are decoded together.")] = 256,
+    adapters: Annotated[
+        int, typer.Option(min=0, help="Policies that are LoRA adapters over the model, which the recipe publishes.")
+    ] = 0,
+    lora_rank: Annotated[int, typer.Option(min=1, help="Highest rank among them.")] = 16,
     device: Annotated[str, typer.Option(help="auto, cuda or cpu.")] = "auto",
     is_verbose: Annotated[bool, typer.Option("--vllm-log", help="Show all that vLLM says.")] = False,
 ) -> None:
@@ -52,6 +56,8 @@ def serve_policy(
         max_model_len=max_model_len,
         kv_cache=kv_cache,
         max_num_seqs=max_num_seqs,
+        num_adapters=adapters,
+        lora_rank=lora_rank,
         is_cpu=_is_cpu(device),
         is_quiet=not is_verbose,
         extra=tuple(extra or ()),
@@ -94,7 +100,7 @@ def _model(source: str, policy: str, step: int) -> str:
     name = policy or next(iter(specs))
     model = resolve_source(name, specs[name]["source"])
     if (Path(model) / "adapter_config.json").is_file():
-        raise ConfigError(f"{model!r} holds an adapter, not a model; serve its base with -- --enable-lora")
+        raise ConfigError(f"{model!r} holds an adapter, not a model; serve its base with --adapters 1")
     return model
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from srpo_train.cli._errors import FAILED
+from srpo_train.cli._numbers import whole_numbers
+from srpo_train.cli._text import shown
 
 
 def study(
@@ -28,13 +30,13 @@ def study(
     """
     from rich.console import Console
 
-    from srpo_train.cli._grid import list_cells, numbers, report_failures, train_all
+    from srpo_train.cli._grid import list_cells, report_failures, train_all
     from srpo_train.config import parse_override
     from srpo_train.study import list_study_runs, load_study, write_study
     from srpo_train.sweep import check_runs
     from srpo_train.sweep.spec import merge, nested
 
-    given: dict[str, Any] = {"seeds": numbers(seeds)} if seeds else {}
+    given: dict[str, Any] = {"seeds": whole_numbers("--seeds", seeds)} if seeds else {}
     given |= {name: value for name, value in {"processes": processes, "out": out}.items() if value}
     plan = load_study(source, given)
     for text in changes or []:
@@ -44,7 +46,7 @@ def study(
     console = Console()
     if is_dry_run:
         console.print(list_cells(runs))
-        console.print(f"{len(runs)} runs, {plan.processes} at once, into {plan.out}", highlight=False, soft_wrap=True)
+        console.print(shown(f"{len(runs)} runs, {plan.processes} at once, into {plan.out}"), soft_wrap=True)
         return
     outcomes = train_all(console, plan.out, runs, plan.processes)
     if report_failures(console, outcomes) < len(outcomes):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from srpo_train.cli._errors import FAILED
+from srpo_train.cli._numbers import whole_numbers
+from srpo_train.cli._text import shown
 
 if TYPE_CHECKING:
     from srpo_train.sweep import Sweep
@@ -45,7 +47,7 @@ def sweep(
     console = Console()
     if is_dry_run:
         console.print(list_cells(runs))
-        console.print(f"{len(runs)} runs, {plan.processes} at once, into {plan.out}", highlight=False, soft_wrap=True)
+        console.print(shown(f"{len(runs)} runs, {plan.processes} at once, into {plan.out}"), soft_wrap=True)
         return
     outcomes = train_all(console, plan.out, runs, plan.processes)
     if report_failures(console, outcomes) < len(outcomes):
@@ -55,14 +57,13 @@ def sweep(
 
 
 def _read(source: Path, grid: Sequence[str], changes: Sequence[str], *, seeds: str, processes: int, out: str) -> Sweep:
-    from srpo_train.cli._grid import numbers
     from srpo_train.config import parse_override
     from srpo_train.sweep import load_sweep
     from srpo_train.sweep.spec import merge, nested
 
     given: dict[str, Any] = {}
     if seeds:
-        given["seeds"] = numbers(seeds)
+        given["seeds"] = whole_numbers("--seeds", seeds)
     if processes:
         given["processes"] = processes
     if out:

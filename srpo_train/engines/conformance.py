@@ -11,19 +11,24 @@ For an engine of your own::
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from srpo_envs.errors import ConfigError, ConformanceError, MissingExtraError, SrpoError, near_miss
 from srpo_train.engines.background import BackgroundEngine
 from srpo_train.engines.base import Engine, GenerationRequest
 from srpo_train.engines.conformance_checks import CHECKS, Bench, Broken, NotApplicable
-from srpo_train.engines.conformance_policy import PROMPTS, conformance_policy
+from srpo_train.engines.conformance_policy import PROMPTS, conformance_adapter, conformance_policy
+from srpo_train.engines.publishing import weights_of
 from srpo_train.engines.scripted import EOS_ID, ScriptedEngine, decode_bytes
 from srpo_train.policies.policy import Policy
+
+if TYPE_CHECKING:
+    from srpo_train.engines.served_process import ServerProcess
 
 STOPS = (("a",), (">", "b"), ("b>",), ("é", "\n"), ("<think>",))
 """Stop texts for `conformance_policy`: one token, several, part of a token, several bytes, one that never comes."""
@@ -31,7 +36,10 @@ STOPS = (("a",), (">", "b"), ("b>",), ("é", "\n"), ("<think>",))
 _TOLERANCES = {"float32": 1e-4, "bfloat16": 0.3, "float16": 0.05}
 """Largest difference of a log-probability by number format; bfloat16 has 8 bits, logits of 8 are off by 1/32 each."""
 
-_SIGNS = {"kept": "yes", "broken": "**no**", "not tried": "–"}
+SIGNS = {"kept": "yes", "broken": "**no**", "not tried": "–"}
+"""How outcomes stand in the table."""
+
+_ADAPTER = ", an adapter"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +61,7 @@ class EngineReport:
     """What came of the suite on one engine."""
 
     engine: str
-    """Name of its class."""
+    """Name of its class, and what it was tried with where that is not a whole model."""
     results: tuple[CheckResult, ...]
     """One for each check, in the order of the suite."""
 
@@ -121,7 +129,7 @@ def format_table(reports: Sequence[EngineReport]) -> str:
     """Return the reports side by side as a Markdown table."""
     head = ["promise", *(f"`{report.engine}`" for report in reports)]
     rows = [
-        [result.promise, *(_SIGNS[report.outcome(result.name)] for report in reports)] for result in reports[0].results
+        [result.promise, *(SIGNS[report.outcome(result.name)] for report in reports)] for result in reports[0].results
     ]
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -173,19 +181,56 @@ def _check_vllm() -> EngineReport:
     return check_engine(lambda: VllmEngine.open(policy), policy)
 
 
+def _check_vllm_adapter() -> EngineReport:
+    from srpo_train.engines.vllm import open_engines
+
+    policy = conformance_adapter()
+    report = check_engine(lambda: open_engines([policy])[policy.policy_id], policy)
+    return replace(report, engine=report.engine + _ADAPTER)
+
+
 def _check_served() -> EngineReport:
     from srpo_train.engines.served import ServedEngine
+
+    policy = conformance_policy()
+    with serve_conformance_policy() as server:
+        return check_engine(lambda: ServedEngine(policy, [server.url]), policy)
+
+
+def _check_served_adapter() -> EngineReport:
+    from srpo_train.engines.served import ServedEngine
+
+    policy = conformance_adapter()
+
+    def open_engine() -> ServedEngine:
+        engine = ServedEngine(policy, [server.url])
+        engine.publish(policy.version, weights_of(policy))
+        return engine
+
+    with serve_conformance_policy(num_adapters=1) as server:
+        report = check_engine(open_engine, policy)
+    return replace(report, engine=report.engine + _ADAPTER)
+
+
+@contextlib.contextmanager
+def serve_conformance_policy(*, num_adapters: int = 0, port: int = 0) -> Iterator[ServerProcess]:
+    """Run a vLLM server with the weights of `conformance_policy` for the time of the body."""
     from srpo_train.engines.served_process import ServerOptions, ServerProcess
 
     policy = conformance_policy()
-    # At its start the server looks how a reply to an empty chat would begin, and fails at a tokenizer without letters.
-    # Prompts come as tokens, so another template changes nothing.
-    options = ServerOptions(port=0, is_cpu=policy.device.type == "cpu", extra=("--chat-template", "{{ 'ab' }}"))
+    options = ServerOptions(
+        port=port,
+        is_cpu=policy.device.type == "cpu",
+        num_adapters=num_adapters,
+        # At its start the server looks how a reply to an empty chat would begin, and fails at a tokenizer without
+        # letters. Prompts come as tokens, so another template changes nothing.
+        extra=("--chat-template", "{{ 'ab' }}"),
+    )
     with tempfile.TemporaryDirectory(prefix="srpo-conformance-") as folder:
         policy.save(folder)
         with ServerProcess(folder, options) as server:
             server.wait_until_ready()
-            return check_engine(lambda: ServedEngine(policy, [server.url]), policy)
+            yield server
 
 
 ENGINES: dict[str, Callable[[], EngineReport]] = {
@@ -193,7 +238,9 @@ ENGINES: dict[str, Callable[[], EngineReport]] = {
     "transformers": _check_transformers,
     "background": _check_background,
     "vllm": _check_vllm,
+    "vllm-adapter": _check_vllm_adapter,
     "served": _check_served,
+    "served-adapter": _check_served_adapter,
 }
 """The suite on each engine of this package."""
 

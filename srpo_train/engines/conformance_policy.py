@@ -6,6 +6,7 @@ pieces that encode differently when their text is read again, which real models 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,7 +34,7 @@ def conformance_policy(dtype: torch.dtype = torch.float32) -> Policy:
     """
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = _tokenizer()
+    tokenizer = small_tokenizer()
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=32,
@@ -54,9 +55,29 @@ def conformance_policy(dtype: torch.dtype = torch.float32) -> Policy:
     return Policy(policy_id="conformance", model=model, tokenizer=tokenizer)
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level BPE over a few characters; the padding token is the end-of-sequence token."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+def conformance_adapter(seed: int = 0) -> Policy:
+    """Return a policy that is a LoRA adapter over that one, with random weights."""
+    from srpo_train.config import AdapterConfig
+    from srpo_train.policies.shared_base import SharedBase
+
+    plain = conformance_policy()
+    base = SharedBase(plain.model, plain.tokenizer)
+    share = base.new_adapter(plain.policy_id, AdapterConfig(rank=4, alpha=8.0), seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in share.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return Policy(policy_id=plain.policy_id, model=base.model, tokenizer=base.tokenizer, share=share)
+
+
+def small_tokenizer(template: str = _TEMPLATE, tags: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Return a byte-level BPE over a few characters; the padding token is the end-of-sequence token.
+
+    Args:
+        template: Chat template.
+        tags: Texts that are a token each, beside the special ones.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -65,6 +86,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     vocabulary = {symbol: number for number, symbol in enumerate([*alphabet, *merged])}
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=[(a, b) for a, b in (merge.split() for merge in _MERGES)]))
     core.pre_tokenizer, core.decoder = byte_level, decoders.ByteLevel()
+    core.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
         eos_token="<|end|>",
@@ -72,5 +94,5 @@ def _tokenizer() -> PreTrainedTokenizerFast:
         additional_special_tokens=["<|user|>", "<|assistant|>"],
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.chat_template = _TEMPLATE
+    tokenizer.chat_template = template
     return tokenizer

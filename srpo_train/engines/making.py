@@ -38,6 +38,8 @@ def make_engines(policies: Iterable[Policy], config: EngineConfig) -> dict[str, 
 def _ask_servers(policies: Iterable[Policy], config: ServedConfig) -> dict[str, ServedEngine]:
     from srpo_train.engines.served import ServedEngine
 
+    policies = list(policies)
+    config.check_neighbours({policy.policy_id: policy.share and policy.share.base for policy in policies})
     settings = config.model_dump(exclude={"servers", "weights_dir", "api_key_env"})
     engines: dict[str, ServedEngine] = {}
     try:
@@ -45,6 +47,7 @@ def _ask_servers(policies: Iterable[Policy], config: ServedConfig) -> dict[str, 
             engine = ServedEngine(
                 policy,
                 config.servers[policy.policy_id],
+                beside_adapters=bool(config.neighbours(policy.policy_id)),
                 weights_dir=config.weights_dir or None,
                 api_key=os.environ.get(config.api_key_env, ""),
                 **settings,

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from srpo_envs.errors import ConfigError, EngineError
+from srpo_train.engines.adapters import NoChange, StoredAdapter
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling
 from srpo_train.engines.endpoint import Patience
 from srpo_train.engines.in_flight import InFlight
 from srpo_train.engines.limits import given_up, overlong, room_for
 from srpo_train.engines.publishing import WeightSpecs, of_version, weights_of
+from srpo_train.engines.served_adapters import AdapterServer
 from srpo_train.engines.served_fleet import Fleet
-from srpo_train.engines.served_server import Published, Sampled, ServerFaultError, VllmServer, read_sampled
+from srpo_train.engines.served_server import Published, Sampled, ServerFaultError, VllmServer
 from srpo_train.engines.served_weights import write_weights
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ class ServedEngine:
 
     Args:
         policy: Whose prompts it encodes and whose responses it decodes; what is published must look like its weights.
-        urls: The servers.
+        urls: The servers. Those of a policy that is an adapter hold its base.
+        beside_adapters: The servers hold adapters of other policies, over the policy's model, which is frozen.
         weights_dir: Folder for published weights, which the servers see under the same path; one of this machine's
             temporary folders when left out.
         api_key: Of the servers; empty for none.
@@ -54,7 +57,7 @@ class ServedEngine:
         probe_s: Pause between two looks at a server that is set aside.
 
     Raises:
-        ConfigError: no server, one twice, a URL that is none, a number out of range, or a policy that shares its model.
+        ConfigError: no server, one twice, a URL that is none, or a number out of range.
         MissingExtraError: httpx is not installed.
 
     Example:
@@ -66,6 +69,7 @@ class ServedEngine:
         policy: Policy,
         urls: Sequence[str],
         *,
+        beside_adapters: bool = False,
         weights_dir: str | Path | None = None,
         api_key: str = "",
         timeout_s: float = 600.0,
@@ -76,14 +80,16 @@ class ServedEngine:
     ) -> None:
         if not urls or len(set(urls)) != len(urls):
             raise ConfigError(f"engine of policy {policy.policy_id!r}: expected distinct servers, got {list(urls)}")
-        if policy.share is not None:
-            raise ConfigError(
-                f"engine of policy {policy.policy_id!r}: servers hold whole models, and this policy is a part of one "
-                "that others use too; sample it with engine.kind 'vllm' or 'transformers'"
-            )
         patience = Patience(timeout_s=timeout_s, max_retries=max_retries)
+        settings: dict[str, Any] = {
+            "patience": patience,
+            "publish_timeout_s": publish_timeout_s,
+            "api_key": api_key,
+        }
+        self._adapter = _adapter_of(policy, beside_adapters=beside_adapters)
         servers = [
-            VllmServer(url, patience=patience, publish_timeout_s=publish_timeout_s, api_key=api_key) for url in urls
+            AdapterServer(url, policy.policy_id, **settings) if self._adapter else VllmServer(url, **settings)
+            for url in urls
         ]
         self._policy = policy
         self._specs = WeightSpecs(policy.policy_id, weights_of(policy))
@@ -126,7 +132,11 @@ class ServedEngine:
         """
         checked = self._specs.check(version, weights)
         name = f"{version}-{uuid.uuid4().hex[:8]}"
-        write_weights(self._folder / name, checked)
+        if self._adapter:
+            name = f"{self.policy_id}@{name}"
+            self._adapter.write(self._folder / name, checked)
+        else:
+            write_weights(self._folder / name, checked)
         self._in_flight.interrupt(
             lambda request: self._superseded(request, version), lambda generation: of_version(generation, version)
         )
@@ -191,7 +201,7 @@ class ServedEngine:
                     request, prompt, policy_id=self.policy_id, context_length=length, version=published.version
                 )
             try:
-                sampled = await self._ask(server, prompt, self._params(request, sampling, limit), published.label)
+                sampled = await self._ask(server, prompt, self._params(request, sampling, limit), published)
             except _RefusedError as refusal:
                 return give_up(str(refusal), is_hopeless=True)
             except ServerFaultError as fault:
@@ -203,7 +213,9 @@ class ServedEngine:
             self._fleet.set_aside(server, reason)
         return give_up(f"after {self._max_tries} tries: {reason}")
 
-    async def _ask(self, server: VllmServer, prompt: tuple[int, ...], params: dict[str, Any], label: str) -> Sampled:
+    async def _ask(
+        self, server: VllmServer, prompt: tuple[int, ...], params: dict[str, Any], published: Published
+    ) -> Sampled:
         """Return one response of a server.
 
         Raises:
@@ -211,7 +223,7 @@ class ServedEngine:
             _RefusedError: no server will.
             EngineError: no server will answer any request.
         """
-        reply = await server.generate(prompt, params)
+        reply, label = await server.generate(prompt, params, published), published.label
         if not reply.is_good:
             if reply.status in _REFUSED_TO_ALL:
                 raise EngineError(
@@ -222,7 +234,7 @@ class ServedEngine:
                 raise _RefusedError(f"{server.url}: {reply.reason}")
             raise ServerFaultError(f"{server.url}: {reply.reason}")
         try:
-            sampled = read_sampled(reply.body)
+            sampled = server.read(reply.body)
         except ValueError as error:
             raise ServerFaultError(f"{server.url}: {error}") from error
         except FloatingPointError as error:
@@ -266,6 +278,19 @@ class ServedEngine:
             policy_version=version,
             timings={"generate_s": duration_s},
         )
+
+
+def _adapter_of(policy: Policy, *, beside_adapters: bool) -> StoredAdapter | None:
+    """Return the adapter that servers hold of a policy; None for a whole model.
+
+    A frozen model beside adapters is served as one that changes nothing: in a batch with adapters, a CPU computes rows
+    without one with whatever is in the last place.
+    """
+    if policy.share is None:
+        return None
+    if policy.share.name:
+        return StoredAdapter.of(policy)
+    return NoChange(policy.share.base) if beside_adapters else None
 
 
 class _RefusedError(Exception):

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from srpo_envs.errors import ConfigError, EngineError, MissingExtraError
+from srpo_train.engines.adapters import kernel_rank
 
 _WORKER = "srpo_train.engines.served_worker.PolicyWorker"
 # A prompt in pieces makes vLLM rewind the request's generator, which a CPU's cannot: the server would end.
@@ -44,6 +45,10 @@ class ServerOptions:
     """Size of the cache, such as `8G`; vLLM's choice when empty, 64M on a CPU."""
     max_num_seqs: int = 256
     """Responses that are decoded together."""
+    num_adapters: int = 0
+    """Policies that are LoRA adapters over the model; 0 serves the model alone."""
+    lora_rank: int = 16
+    """Highest rank among them."""
     is_cpu: bool = False
     """Do without compiling, and with few threads."""
     is_quiet: bool = True
@@ -66,10 +71,17 @@ def server_command(model: str, options: ServerOptions) -> list[str]:
         *("--generation-config", "vllm"),  # requests say how to sample; a checkpoint's own settings would be added
         *(("--max-model-len", str(options.max_model_len)) if options.max_model_len else ()),
         *(("--kv-cache-memory-bytes", kv_cache) if kv_cache else ()),
+        *(_adapter_arguments(options) if options.num_adapters else ()),
         *(_CPU_ARGUMENTS if options.is_cpu else ()),
         *("--disable-uvicorn-access-log",),
         *options.extra,
     ]
+
+
+def _adapter_arguments(options: ServerOptions) -> tuple[str, ...]:
+    # One place more than adapters: a new version is loaded before the one before goes.
+    num_places = str(options.num_adapters + 1)
+    return "--enable-lora", "--max-loras", num_places, "--max-lora-rank", str(kernel_rank(options.lora_rank))
 
 
 class ServerProcess:
@@ -92,6 +104,8 @@ class ServerProcess:
         port = _free_port(options.host, options.port)
         command = server_command(model, dataclasses.replace(options, port=port))
         environment = _ENVIRONMENT | (_CPU_ENVIRONMENT if options.is_cpu else {})
+        if options.num_adapters:
+            environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
         if options.is_quiet:
             environment["VLLM_LOGGING_LEVEL"] = "WARNING"
         # What is set already wins, but for the endpoints without which the server is of no use.

@@ -91,6 +91,8 @@ class VllmServer:
         """Why it gets no requests; empty when it does."""
         self.changing = asyncio.Lock()
         """Held while its weights are looked at or replaced."""
+        self.models: tuple[str, ...] = ()
+        """Names of what it serves, as last seen: the model it was started with, and adapters."""
         self._preparing = asyncio.Lock()
         self._keeps_whole_distribution = False
 
@@ -99,19 +101,22 @@ class VllmServer:
         """Its address."""
         return self._endpoint.url
 
-    async def generate(self, prompt: tuple[int, ...], params: Mapping[str, Any]) -> Reply:
+    async def generate(self, prompt: tuple[int, ...], params: Mapping[str, Any], published: Published) -> Reply:
         """Ask once for a response to prompt tokens.
+
+        Args:
+            prompt: Tokens.
+            params: How to continue them, in vLLM's words.
+            published: What should sample it.
 
         Raises:
             ServerFaultError: tokens are to be removed, and the server cannot say how likely the others were before.
         """
-        self.num_under_way += 1
-        try:
-            if params["top_p"] < 1 or params["top_k"] > 0:
-                await self._keep_whole_distribution()
-            return await self._endpoint.post(_GENERATE, {"token_ids": prompt, "sampling_params": params})
-        finally:
-            self.num_under_way -= 1
+        return await self._generate(params, {"token_ids": prompt})
+
+    def read(self, body: Mapping[str, Any]) -> Sampled:
+        """Read the answer to `generate`; see `read_sampled`."""
+        return read_sampled(body)
 
     async def label(self) -> str:
         """Return what the server calls its weights, and see on the way that it is well.
@@ -122,20 +127,43 @@ class VllmServer:
         self._keeps_whole_distribution = False  # it may have been restarted
         await self._do("ask for its health", "GET", "/health")
         models = (await self._do("ask for its model", "GET", "/v1/models")).body.get("data")
-        model = models[0] if isinstance(models, list) and models and isinstance(models[0], Mapping) else {}
-        self.context_length = int(model.get("max_model_len") or 0)
+        models = [model for model in models if isinstance(model, Mapping)] if isinstance(models, list) else []
+        self.models = tuple(str(model.get("id")) for model in models)
+        self.context_length = int(models[0].get("max_model_len") or 0) if models else 0
         label = (await self._do("ask for its weights", "GET", "/weight_info")).body.get("weight_version")
         if not self.context_length or not isinstance(label, str):
             raise ServerFaultError(f"{self.url}: it does not say its context length and its weights; is it vLLM 0.32?")
         return label
 
     async def take(self, published: Published) -> None:
-        """Replace the weights; requests under way are aborted.
-
-        The label is changed first and last: a push that breaks off anywhere leaves a server that says so.
+        """Replace the weights.
 
         Raises:
             ServerFaultError: names the step that failed, or during which the time ran out.
+        """
+        await self._replace(published, time.monotonic() + self._publish_timeout_s)
+        if (label := await self.label()) != published.label:
+            raise ServerFaultError(
+                f"{self.url}: it has the weights {label!r} after those of {published.label!r} were sent"
+            )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._endpoint.close()
+
+    async def _generate(self, params: Mapping[str, Any], payload: Mapping[str, Any]) -> Reply:
+        self.num_under_way += 1
+        try:
+            if params["top_p"] < 1 or params["top_k"] > 0:
+                await self._keep_whole_distribution()
+            return await self._endpoint.post(_GENERATE, {**payload, "sampling_params": params})
+        finally:
+            self.num_under_way -= 1
+
+    async def _replace(self, published: Published, end: float) -> None:
+        """Replace the weights before a moment; requests under way are aborted.
+
+        The label is changed first and last: a push that breaks off anywhere leaves a server that says so.
         """
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(published.folder)}}
         steps: list[tuple[str, str, Any]] = [
@@ -146,19 +174,10 @@ class VllmServer:
             ("resume", "/resume", None),
             ("name the weights", "/update_weight_version", {"new_version": published.label}),
         ]
-        end = time.monotonic() + self._publish_timeout_s
         for what, path, payload in steps:
             reply = await self._do(what, "POST", path, payload, timeout_s=max(end - time.monotonic(), 1e-3))
             if reply.body.get("success") is False:
                 raise ServerFaultError(f"{self.url}: could not {what}: {dict(reply.body)}")
-        if (label := await self.label()) != published.label:
-            raise ServerFaultError(
-                f"{self.url}: it has the weights {label!r} after those of {published.label!r} were sent"
-            )
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._endpoint.close()
 
     async def _keep_whole_distribution(self) -> None:
         async with self._preparing:
@@ -173,9 +192,12 @@ class VllmServer:
         ask = self._endpoint.get(path, timeout_s=timeout_s) if method == "GET" else None
         reply = await (ask or self._endpoint.post(path, payload, timeout_s=timeout_s))
         if not reply.is_good:
-            hint = "; start it with `srpo serve-policy`" if reply.status in (403, 404) else ""
-            raise ServerFaultError(f"{self.url}: could not {what}: {reply.reason}{hint}", is_down=reply.is_down)
+            raise self._fault(what, reply, "srpo serve-policy")
         return reply
+
+    def _fault(self, what: str, reply: Reply, command: str) -> ServerFaultError:
+        hint = f"; start it with `{command}`" if reply.status in (403, 404) else ""
+        return ServerFaultError(f"{self.url}: could not {what}: {reply.reason}{hint}", is_down=reply.is_down)
 
 
 def read_sampled(body: Mapping[str, Any]) -> Sampled:

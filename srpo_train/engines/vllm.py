@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from srpo_envs.errors import EngineError
 from srpo_train.config import VllmConfig
+from srpo_train.engines.adapters import StoredAdapter
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling
 from srpo_train.engines.limits import given_up, overlong, room_for
 from srpo_train.engines.publishing import WeightSpecs, of_version, weights_of
-from srpo_train.engines.vllm_adapters import BASE_VERSION, AdapterWeights, BaseWeights, StoredAdapter
+from srpo_train.engines.vllm_adapters import BASE_VERSION, AdapterWeights, BaseWeights
 from srpo_train.engines.vllm_host import VllmHost
 from srpo_train.policies.policy import Policy
 from srpo_train.policies.shared_base import SharedBase
@@ -312,7 +311,7 @@ def open_engines(policies: Iterable[Policy], options: VllmConfig | None = None) 
 
 def _open_group(base: SharedBase, policies: Sequence[Policy], options: VllmConfig) -> dict[str, VllmEngine]:
     """Start one vLLM for policies over one base."""
-    adapters = {policy.policy_id: _stored(policy) for policy in policies if policy.share and policy.share.name}
+    adapters = {policy.policy_id: StoredAdapter.of(policy) for policy in policies if policy.share and policy.share.name}
     ranks = [adapter.rank for adapter in adapters.values()]
     host = VllmHost.open(policies[0], options, num_adapters=len(adapters), lora_rank=max(ranks, default=0))
     host.push(BASE_VERSION, base.state_dict())
@@ -325,9 +324,3 @@ def _open_group(base: SharedBase, policies: Sequence[Policy], options: VllmConfi
             engine.publish(policy.version, weights_of(policy))
         engines[policy.policy_id] = engine
     return engines
-
-
-def _stored(policy: Policy) -> StoredAdapter:
-    with tempfile.TemporaryDirectory(prefix="srpo-adapter-") as folder:
-        policy.save(folder)
-        return StoredAdapter(Path(folder))

@@ -7,54 +7,21 @@ may bring back what is long out of date.
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from srpo_envs.errors import EngineError
+from srpo_train.engines.adapters import StoredAdapter
 from srpo_train.engines.publishing import WeightSpecs
 from srpo_train.engines.vllm_host import VllmHost
 
-CONFIG_FILE = "adapter_config.json"
-"""peft's description of an adapter."""
-
-WEIGHTS_FILE = "adapter_model.safetensors"
-"""peft's file of adapter weights."""
-
 BASE_VERSION = 0
 """Version under which a base is pushed, once and for all."""
-
-
-class StoredAdapter:
-    """An adapter in peft's format.
-
-    Args:
-        folder: Holds `CONFIG_FILE` and `WEIGHTS_FILE`.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._config = (folder / CONFIG_FILE).read_text(encoding="utf-8")
-        self.tensors = load_file(folder / WEIGHTS_FILE)
-        """Weights under peft's names, as they were stored."""
-
-    @property
-    def rank(self) -> int:
-        """Its rank; the highest, where layers differ."""
-        config: dict[str, Any] = json.loads(self._config)
-        ranks: list[int] = [config["r"], *config.get("rank_pattern", {}).values()]
-        return max(ranks)
-
-    def write(self, folder: Path, tensors: dict[str, Tensor]) -> None:
-        """Write an adapter of the same kind with other weights."""
-        folder.mkdir()
-        (folder / CONFIG_FILE).write_text(self._config, encoding="utf-8")
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS_FILE)
 
 
 class AdapterWeights:

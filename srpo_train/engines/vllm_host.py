@@ -14,6 +14,7 @@ from torch import Tensor
 
 from srpo_envs.errors import ConfigError, EngineError
 from srpo_train.config import VllmConfig
+from srpo_train.engines.adapters import kernel_rank
 from srpo_train.engines.publishing import PushProgress, run_within
 from srpo_train.engines.vllm_library import can_sleep, import_vllm, is_cpu, living, unchanged_process
 from srpo_train.engines.vllm_sampler import keep_whole_distribution
@@ -27,8 +28,6 @@ logger = logging.getLogger(__name__)
 _CPU_BLOCK_SIZE = 32
 _CPU_KV_CACHE_BYTES = 64 << 20
 _CPU_BATCH_TOKENS = 4096
-_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks for which vLLM has kernels."""
 
 OnFinished = Callable[[Any, str], None]
 """Takes vLLM's `CompletionOutput` of a finished request, or None and why the request was given up."""
@@ -94,7 +93,7 @@ class VllmHost:
             arguments |= transfer_options()
         if num_adapters:
             # One place more than adapters: on a CPU, rows without an adapter compute with that of the last place.
-            arguments |= {"enable_lora": True, "max_loras": num_adapters + 1, "max_lora_rank": _rounded(lora_rank)}
+            arguments |= {"enable_lora": True, "max_loras": num_adapters + 1, "max_lora_rank": kernel_rank(lora_rank)}
         sleeps = bool(arguments.get("enable_sleep_mode"))
         if sleeps and len(living):
             raise ConfigError(
@@ -277,10 +276,3 @@ def _describe(policy: Policy, folder: Path) -> None:
     config.architectures = [type(policy.model).__name__]
     config.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
-
-
-def _rounded(rank: int) -> int:
-    fitting = [known for known in _LORA_RANKS if known >= rank]
-    if not fitting:
-        raise EngineError(f"vLLM holds adapters up to rank {_LORA_RANKS[-1]}, got {rank}")
-    return fitting[0]

@@ -98,22 +98,19 @@ def evaluate_budgets(
     for limited in plans.values():  # what has no room is said before anything is sampled
         for world in limited.worlds.values():
             world.make_env().reset(seed=0)
-    return [
-        curve_point(
-            run_evaluation(
-                limited,
-                directory / f"{limit}-{amount}",
-                engines,
-                roles,
-                mode=mode,
-                max_concurrent=max_concurrent,
-                on_progress=on_progress,
-            ),
-            limit,
-            amount,
+    points = []
+    for amount, limited in plans.items():
+        results = run_evaluation(
+            limited,
+            directory / f"{limit}-{amount}",
+            engines,
+            roles,
+            mode=mode,
+            max_concurrent=max_concurrent,
+            on_progress=on_progress,
         )
-        for amount, limited in plans.items()
-    ]
+        points.append(curve_point(_asked_for(results, plan), limit, amount))
+    return points
 
 
 def with_budget(plan: EvalPlan, limit: str, amount: int) -> EvalPlan:
@@ -157,8 +154,20 @@ def write_curves(curves: Mapping[str, Sequence[CurvePoint]], path: Path) -> None
             rows.writerows({"method": method, **dataclasses.asdict(point)} for point in points)
 
 
+def _asked_for(results: Results, plan: EvalPlan) -> Results:
+    """The plan's part of a directory, which may hold benchmarks and seeds of an earlier curve besides."""
+    found = {name: results.benchmarks[name] for name in plan.worlds}
+    return dataclasses.replace(
+        results,
+        benchmarks={
+            name: dataclasses.replace(benchmark, seeds={seed: benchmark.seeds[seed] for seed in plan.seeds})
+            for name, benchmark in found.items()
+        },
+    )
+
+
 def _limited(world: World, limit: str, amount: int) -> World:
-    budget = {**world.env_kwargs.get("budget", {}), limit: amount}
+    budget = {**Budget.of(world.env_kwargs.get("budget")).limits, limit: amount}
     return dataclasses.replace(world, env_kwargs={**world.env_kwargs, "budget": budget})
 
 

@@ -18,11 +18,11 @@ continued draws what one that was not would have drawn. What a sample left behin
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from srpo_envs.errors import NoEpisodeError
+from srpo_envs.errors import NoEpisodeError, RecordError
 from srpo_envs.records import Episode
 from srpo_train.collect import Collector, EpisodeJob, FailedEpisode, Mode, derive_seed
 from srpo_train.engines.base import Engine
@@ -138,17 +138,25 @@ class _Pair:
         """Count what is there, and learn which samples have an end and which were lost.
 
         Raises:
-            RecordError: a file is damaged.
+            RecordError: a file is damaged, or holds a sample twice or one of another evaluation.
         """
         self._files = SampleFiles(directory / self.name / f"seed-{self.seed}")
+        expected = {job.episode_id for job in self._jobs}
         for episode in self._files.episodes():
-            self._settled.add(episode.episode_id)
+            self._settle(episode.episode_id, expected)
             self._tally.add(episode)
         wrong, lost = self._files.take_failed()
         for sample in wrong:
-            self._settled.add(sample.episode_id)
+            self._settle(sample.episode_id, expected)
             self._tally.add_wrong(sample.task_id, sample.reason)
         self._lost = {sample.episode_id for sample in lost}
+
+    def _settle(self, episode_id: str, expected: Set[str]) -> None:
+        """Note that a sample has an end, so that each counts once and no other does."""
+        if episode_id not in expected or episode_id in self._settled:
+            what = "is there twice" if episode_id in self._settled else "is not of this evaluation"
+            raise RecordError(f"{self._files.folder}: sample {episode_id!r} {what}; its files were edited, remove it")
+        self._settled.add(episode_id)
 
     def draw(self, collector: Collector, batch_size: int) -> None:
         """Draw what is missing.

@@ -49,6 +49,8 @@ class SampleFiles:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        """Where they lie."""
         self._samples = folder / SAMPLES_FILE
         self._failed = folder / FAILED_FILE
         for path in (self._samples, self._failed):
@@ -101,23 +103,22 @@ def cut_unfinished(path: Path) -> None:
             if not line.endswith(b"\n"):
                 keep = start
                 continue
-            head = _head(path, line)
-            if head is not None:
-                num_events = num_after - (keep < size)
-                if head["events"] != num_events:
+            announced = _num_events(path, line)
+            if announced is not None:
+                if announced != num_after - (keep < size):
                     keep = start
                 break
         if keep < size:
             file.truncate(keep)
 
 
-def _head(path: Path, line: bytes) -> dict[str, Any] | None:
-    """The episode a line begins, or None for an event."""
+def _num_events(path: Path, line: bytes) -> int | None:
+    """The number of events that an episode's first line announces; None for the line of an event."""
     try:
         content = json.loads(line)
-    except ValueError as error:
-        raise RecordError(f"{path}: the last lines are not JSON ({error}); the file is damaged") from error
-    return content if content.get("kind") == "episode" else None
+        return int(content["events"]) if content.get("kind") == "episode" else None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RecordError(f"{path}: the last lines are not of an episode ({error!r}); the file is damaged") from error
 
 
 def _lines_backward(file: Any, size: int) -> Iterator[tuple[int, bytes]]:

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from srpo_train.objective.logratio import masked_difference, member_log_ratio, set_log_ratio, variance_split
 from srpo_train.objective.spec import Objective
-from srpo_train.objective.surrogate import Clip, LossTensors, Totals, Units, is_clipped, ratio_of, units
+from srpo_train.objective.surrogate import (
+    Clip,
+    LossTensors,
+    Totals,
+    Units,
+    correction_weight,
+    is_clipped,
+    ratio_of,
+    units,
+)
 
 
 @torch.no_grad()
@@ -58,6 +67,7 @@ def engine_mismatch(objective: Objective, parts: Sequence[LossTensors]) -> dict[
         ``engine_gap``, ``engine_gap_max``: mean and largest absolute difference of a sampled token, in nats.
         ``engine_event_gap``: mean absolute set log-difference (eq. 4 with the engine as the old policy), in nats.
         ``engine_clip_share``: share of the units whose ratio of trainer to engine is outside the clip, if any.
+        ``correction_cap_share``: share of the sampled tokens whose weight is the cap; only with a correction.
         All are 0 when nothing is measured; a difference that is not a number shows in each.
     """
     # With the engine in the place of the behavior policy, the ratios are what the mismatch alone makes of them.
@@ -67,12 +77,16 @@ def engine_mismatch(objective: Objective, parts: Sequence[LossTensors]) -> dict[
     gap = _joined([_token_difference(part) for part in known]).abs()
     event_gap = _joined([_set_difference(objective, part) for part in known]).abs()
     is_outside = _joined([_is_outside(objective, units(objective, part)) for part in known])
-    return {
+    report = {
         "engine_gap": _mean(gap),
         "engine_gap_max": float(gap.max()) if gap.numel() else 0.0,
         "engine_event_gap": _mean(event_gap),
         "engine_clip_share": _mean(is_outside),
     }
+    if objective.correction != "none":
+        is_cut = [_is_cut_off(objective, part) for part in parts if part.engine_MT is not None]
+        report["correction_cap_share"] = _mean(_joined(is_cut))
+    return report
 
 
 def _token_difference(tensors: LossTensors) -> Tensor:
@@ -93,6 +107,12 @@ def _is_outside(objective: Objective, found: Units) -> Tensor:
         return torch.zeros_like(found.log_ratio, dtype=torch.bool)
     clip, ratio = found.clip or Clip.of(objective), ratio_of(found.log_ratio)
     return ~((ratio >= clip.lower) & (ratio <= clip.upper))
+
+
+def _is_cut_off(objective: Objective, tensors: LossTensors) -> Tensor:
+    """Return a bool for each sampled token: its weight is the cap; NaN is cut off."""
+    weight_MT = correction_weight(objective, tensors)
+    return ~(weight_MT < objective.correction_cap)[tensors.token_mask_MT.bool()]
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

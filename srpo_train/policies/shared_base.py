@@ -118,6 +118,13 @@ class SharedBase:
         tensors: dict[str, Tensor] = self.model.state_dict()
         return {key.replace(".base_layer.", "."): value for key, value in tensors.items() if ".lora_" not in key}
 
+    def linear_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights that an adapter can stand on, [outputs, inputs], under the names of their layers."""
+        for name, tensor in self.state_dict().items():
+            layer = name.removesuffix(".weight")
+            if layer != name and layer.rpartition(".")[2] in self._linear_names:
+                yield layer, tensor
+
     def _add(self, config: LoraConfig, *, is_trainable: bool) -> Share:
         from peft.tuners.tuners_utils import BaseTunerLayer
 

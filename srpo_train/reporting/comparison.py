@@ -185,7 +185,19 @@ def _score_notes(lineup: Lineup, has_average: bool) -> list[str]:
             "Average is the unweighted mean over the benchmarks shown, taken within each seed; a line that lacks one "
             "of them has none."
         )
-    return notes + _partial_sets(lineup) + _lost_samples(lineup)
+    return notes + _fewer_repetitions(lineup) + _partial_sets(lineup) + _lost_samples(lineup)
+
+
+def _fewer_repetitions(lineup: Lineup) -> list[str]:
+    notes = []
+    for row in lineup.rows:
+        counts = {name: row.num_repetitions(name) for name in lineup.benchmarks}
+        short = [f"{benchmark_label(name)} ({n})" for name, n in counts.items() if 0 < n < len(row.replicates)]
+        if short:
+            notes.append(
+                f"{row.shown_name}: fewer seeds of {', '.join(short)}; the average is over those that have all."
+            )
+    return notes
 
 
 def _partial_sets(lineup: Lineup) -> list[str]:

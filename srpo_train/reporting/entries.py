@@ -226,6 +226,8 @@ def _own_result(recipe: Recipe, line: Mapping[str, float], identity: str) -> Ben
 
 def _evaluation_entry(directory: Path, label: str) -> Entry:
     results = read_results(directory)
+    if not any(benchmark.seeds for benchmark in results.benchmarks.values()):
+        raise RecordError(f"{directory / RESULTS_FILE}: holds no results yet; let srpo eval finish a benchmark")
     plan = read_plan(directory) if (directory / PLAN_FILE).is_file() else None
     run_dir = _run_of(directory, results.source)
     recipe = load_recipe(run_dir / RECIPE_FILE) if run_dir else None

@@ -55,6 +55,10 @@ class MethodRow:
             return self.name
         return f"{self.name} (n={number})" if self.num_seeds > 1 else f"{self.name} ({number} sampling seeds)"
 
+    def num_repetitions(self, benchmark: str) -> int:
+        """Return how many of the repetitions have a benchmark."""
+        return sum(bool(one.get(benchmark)) for one in self.replicates)
+
     def score(self, benchmark: str, measure: Measure) -> Score | None:
         """Return mean and sample standard deviation of a figure; None where it was not measured."""
         return _as_score([_value(one, benchmark, measure) for one in self.replicates])

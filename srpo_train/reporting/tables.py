@@ -5,6 +5,8 @@ Every text here is plain: names of models and methods may hold anything, and eac
 
 from __future__ import annotations
 
+import math
+import statistics
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -115,10 +117,17 @@ class Score:
     spread: float | None = None
     """Sample standard deviation over seeds; None for a single one."""
 
+    @classmethod
+    def over(cls, values: Sequence[float]) -> Score:
+        """Return mean and sample standard deviation over seeds; no deviation for a single one."""
+        if not all(map(math.isfinite, values)):  # of which `statistics` takes no deviation
+            return cls(statistics.fmean(values), math.nan if len(values) > 1 else None)
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
     def cell(self, *, scale: float = 1.0, decimals: int = 1) -> Cell:
-        """Return it as it is shown, multiplied by `scale`."""
-        spread = "" if self.spread is None else f"{self.spread * scale:,.{decimals}f}"
-        return Cell(text=f"{self.mean * scale:,.{decimals}f}", spread=spread)
+        """Return it as it is shown, multiplied by `scale`; what rounds to 0 has no sign."""
+        spread = "" if self.spread is None else f"{self.spread * scale:z,.{decimals}f}"
+        return Cell(text=f"{self.mean * scale:z,.{decimals}f}", spread=spread)
 
 
 def mark_best(rows: Sequence[Row], columns: Sequence[Column]) -> tuple[Row, ...]:
@@ -162,4 +171,6 @@ def _visible(character: str) -> str:
 
 
 def _number(cell: Cell) -> float | None:
-    return None if cell.text == ABSENT else float(cell.text.replace(",", ""))
+    """The number a cell shows; None where it shows none, or one that does not compare."""
+    value = math.nan if cell.text == ABSENT else float(cell.text.replace(",", ""))
+    return None if math.isnan(value) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,10 +130,14 @@ def statistics_of(trace: Trace, name: str) -> DynamicsRow:
 
 
 def variation(values: Sequence[float]) -> float | None:
-    """Return the coefficient of variation, sample standard deviation over mean; None for fewer than two values."""
-    if len(values) < 2 or not statistics.fmean(values):
+    """Return the coefficient of variation, sample standard deviation over mean, of the values that are finite.
+
+    None for fewer than two of them. Steps whose gradient is not finite are skipped in training, and have none.
+    """
+    known = [value for value in values if math.isfinite(value)]
+    if len(known) < 2 or not statistics.fmean(known):
         return None
-    return statistics.stdev(values) / statistics.fmean(values)
+    return statistics.stdev(known) / statistics.fmean(known)
 
 
 # --- from metrics -------------------------------------------------------------------------------------------------

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from srpo_envs.errors import ConfigError, SrpoError
-from srpo_train.config import parse_recipe, read_toml
+from srpo_train.config import read_toml
 from srpo_train.roles import ANY_ROLE
 from srpo_train.study.spec import Control, Sharing, Study, Workflow
 from srpo_train.sweep import Cell, Run
-from srpo_train.sweep.cells import slug
+from srpo_train.sweep.cells import resolve, slug
 from srpo_train.sweep.spec import merge
 
 CONTROL = "single agent"
@@ -28,19 +27,9 @@ def list_study_runs(study: Study) -> list[Run]:
     """Resolve all cells of a study, first all with the first seed, then with the next.
 
     Raises:
-        ConfigError: what is wrong with each cell that cannot be resolved.
+        ConfigError: what is wrong with each cell that cannot be resolved, or two that share a directory.
     """
-    cells = list(_cells(study))
-    runs, problems = [], []
-    for seed, (cell, data) in itertools.product(study.seeds, cells):
-        place = {"seed": seed, "name": f"seed-{seed}", "output_dir": str(Path(study.out) / cell.folder)}
-        try:
-            runs.append(Run(cell=cell, recipe=parse_recipe(data | place, source=f"cell {cell.label!r}")))
-        except ConfigError as error:
-            problems.append(str(error))
-    if problems:
-        raise ConfigError("\n".join(dict.fromkeys(problems)))
-    return runs
+    return resolve(list(_cells(study)), seeds=study.seeds, out=study.out)
 
 
 def _cells(study: Study) -> Iterator[tuple[Cell, dict[str, Any]]]:

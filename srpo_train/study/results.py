@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from srpo_train.run_dir import RECIPE_FILE, write_whole
 from srpo_train.study.figure import draw_study
 from srpo_train.study.grid import CONTROL
 from srpo_train.sweep import Cell, read_cells
-from srpo_train.sweep.cells import standing
+from srpo_train.sweep.cells import list_run_dirs, standing
 
 TABLE_FILE = "study.md"
 PICTURE_FILE = "study.png"
@@ -77,8 +76,7 @@ class StudyResult:
 
     def score(self, of: Callable[[StudyRun], float]) -> Score:
         """Return mean and sample standard deviation over the seeds; no deviation for a single one."""
-        values = [of(run) for run in self.runs]
-        return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+        return Score.over([of(run) for run in self.runs])
 
 
 def read_study(out: str | Path) -> list[StudyResult]:
@@ -91,8 +89,7 @@ def read_study(out: str | Path) -> list[StudyResult]:
     for cell in read_cells(out):
         if not {"task", "model", "workflow", "sharing"} <= set(cell.settings):
             raise RecordError(f"{out}: cell {cell.label!r} is not of a study; use `srpo sweep` for this directory")
-        folders = sorted((Path(out) / cell.folder).glob("seed-*"), key=lambda folder: int(folder.name[5:]))
-        if runs := tuple(run for folder in folders if (run := _read_run(folder)) is not None):
+        if runs := tuple(run for folder in list_run_dirs(out, cell) if (run := _read_run(folder)) is not None):
             found.append(StudyResult(cell=cell, runs=runs))
     return found
 

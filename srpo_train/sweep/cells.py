@@ -88,15 +88,26 @@ def list_runs(sweep: Sweep) -> list[Run]:
     Raises:
         ConfigError: what is wrong with each cell that cannot be resolved, or two that share a directory.
     """
-    found: list[tuple[Cell, dict[str, Any]]] = list(_cells(sweep))
-    folders = [cell.folder for cell, _ in found]
-    if twice := sorted({folder for folder in folders if folders.count(folder) > 1}):
-        raise ConfigError(f"two cells would share the directory {twice[0]!r}; give variants labels that differ more")
+    return resolve(list(_cells(sweep)), seeds=sweep.seeds, out=sweep.out)
+
+
+def resolve(found: Sequence[tuple[Cell, Mapping[str, Any]]], *, seeds: Iterable[int], out: str) -> list[Run]:
+    """Return the runs of cells, first all with the first seed, then with the next.
+
+    Args:
+        found: Cells and the recipes they make, not yet checked.
+        seeds: Those of every cell.
+        out: Directory that holds those of the cells.
+
+    Raises:
+        ConfigError: what is wrong with each cell that cannot be resolved, or two that share a directory.
+    """
+    _refuse_shared_folders([cell for cell, _ in found])
     runs, problems = [], []
-    for seed, (cell, data) in itertools.product(sweep.seeds, found):
-        place = {"seed": seed, "name": f"seed-{seed}", "output_dir": str(Path(sweep.out) / cell.folder)}
+    for seed, (cell, data) in itertools.product(seeds, found):
+        place = {"seed": seed, "name": f"seed-{seed}", "output_dir": str(Path(out) / cell.folder)}
         try:
-            runs.append(Run(cell=cell, recipe=parse_recipe(data | place, source=f"cell {cell.label!r}")))
+            runs.append(Run(cell=cell, recipe=parse_recipe({**data, **place}, source=f"cell {cell.label!r}")))
         except ConfigError as error:
             problems.append(str(error))
     if problems:
@@ -148,11 +159,17 @@ def read_cells(out: str | Path) -> list[Cell]:
     """Return the cells of a sweep directory.
 
     Raises:
-        RecordError: it is not the directory of a sweep.
+        RecordError: it is not the directory of a sweep, or its index is damaged.
     """
     if cells := _known_cells(Path(out)):
         return cells
     raise RecordError(f"{out}: no {INDEX_FILE}; is it the directory of a sweep?")
+
+
+def list_run_dirs(out: str | Path, cell: Cell) -> list[Path]:
+    """Return the run directories that a cell has, by seed; anything else that lies there is not one."""
+    folders = [folder for folder in (Path(out) / cell.folder).glob("seed-*") if folder.name[5:].isdecimal()]
+    return sorted(folders, key=lambda folder: int(folder.name[5:]))
 
 
 def standing(recipe: Recipe) -> Standing:
@@ -173,6 +190,18 @@ def standing(recipe: Recipe) -> Standing:
         seconds=sum(line.get("time/step_s", 0.0) + line.get("time/eval_s", 0.0) for line in lines),
         is_finished=share >= 1 and is_saved,
     )
+
+
+def _refuse_shared_folders(cells: Iterable[Cell]) -> None:
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        if not cell.folder:
+            raise ConfigError(f"cell {cell.label!r}: no letter or digit to name its directory after; give it a label")
+        if (other := seen.setdefault(cell.folder, cell)) is not cell:
+            raise ConfigError(
+                f"cells {other.label!r} and {cell.label!r} would share the directory {cell.folder!r}; "
+                "give them labels that differ more"
+            )
 
 
 def _cells(sweep: Sweep) -> Iterator[tuple[Cell, dict[str, Any]]]:
@@ -209,14 +238,17 @@ def _text(value: object) -> str:
 
 def slug(text: str) -> str:
     """Return a text as a part of a directory's name; dots stay within numbers."""
-    return re.sub(r"(?:[^\w=.+-]|\.(?!\d))+", "-", text.replace(" = ", "="), flags=re.ASCII).strip("-").lower()
+    return re.sub(r"(?:[^\w=.+-]|\.(?!\d))+", "-", text.replace(" = ", "=")).strip("-").lower()
 
 
 def _known_cells(out: Path) -> list[Cell]:
+    index = out / INDEX_FILE
     try:
-        return [Cell(**entry) for entry in json.loads((out / INDEX_FILE).read_text(encoding="utf-8"))]
+        return [Cell(**entry) for entry in json.loads(index.read_text(encoding="utf-8"))]
     except FileNotFoundError:
         return []
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"{index}: not a list of cells ({error}); the file is damaged, remove it") from error
 
 
 def _refuse_changes(runs: Iterable[Run]) -> None:

@@ -15,8 +15,9 @@ from srpo_train.metrics import read_metrics, series
 from srpo_train.reporting.markdown import table_to_markdown
 from srpo_train.reporting.tables import Block, Column, Row, Score, Table, mark_best
 from srpo_train.reporting.tables import Cell as Entry
+from srpo_train.reporting.traces import variation
 from srpo_train.run_dir import RECIPE_FILE, write_whole
-from srpo_train.sweep.cells import Cell, read_cells, standing
+from srpo_train.sweep.cells import Cell, list_run_dirs, read_cells, standing
 
 CSV_FILE = "results.csv"
 """One line for every finished run."""
@@ -54,7 +55,7 @@ class RunResult:
     grad_norm_mean: float
     """Gradient norm before clipping; mean over steps."""
     grad_norm_cv: float
-    """Its standard deviation over the steps, by its mean."""
+    """Its sample standard deviation over the steps, by its mean."""
     clip_fraction: float
     """Units whose gradient the clip cut off; mean over steps."""
     log_ratio_std: float
@@ -76,21 +77,19 @@ class CellResult:
 
     def score(self, of: Callable[[RunResult], float]) -> Score:
         """Return mean and sample standard deviation over the seeds; no deviation for a single one."""
-        values = [of(run) for run in self.runs]
-        return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+        return Score.over([of(run) for run in self.runs])
 
 
 def read_results(out: str | Path) -> list[CellResult]:
-    """Return the cells of a sweep directory that have finished runs, in the order of the sweep.
+    """Return the cells of a sweep directory with their finished runs, in the order of the sweep.
 
     Raises:
         RecordError: it is not the directory of a sweep.
     """
     found = []
     for cell in read_cells(out):
-        folders = sorted((Path(out) / cell.folder).glob("seed-*"), key=lambda folder: int(folder.name[5:]))
-        if runs := tuple(result for folder in folders if (result := _read_run(folder)) is not None):
-            found.append(CellResult(cell=cell, runs=runs))
+        runs = tuple(result for folder in list_run_dirs(out, cell) if (result := _read_run(folder)) is not None)
+        found.append(CellResult(cell=cell, runs=runs))
     return found
 
 
@@ -101,7 +100,7 @@ def write_results(out: str | Path) -> Path:
         RecordError: no run of it is finished.
     """
     results = read_results(out)
-    if not results:
+    if not any(result.runs for result in results):
         raise RecordError(f"{out}: no finished run with an evaluation; set eval.every, and let one come to its end")
     _write_csv(Path(out) / CSV_FILE, results)
     write_whole(Path(out) / TABLE_FILE, table_to_markdown(make_table(Path(out).name, results)) + "\n")
@@ -109,7 +108,8 @@ def write_results(out: str | Path) -> Path:
 
 
 def make_table(title: str, results: Sequence[CellResult]) -> Table:
-    """Return the results as a table, one row a cell, the best means marked."""
+    """Return the results as a table, one row for each cell with finished runs, the best means marked."""
+    all_cells, results = results, [result for result in results if result.runs]
     sample = results[0].runs[0]
     k = sample.num_samples
     columns = (
@@ -128,14 +128,13 @@ def make_table(title: str, results: Sequence[CellResult]) -> Table:
         for group, members in _groups(results).items()
     ]
     seeds = sorted({run.seed for result in results for run in result.runs})
-    counts = {len(result.runs) for result in results}
     notes = [
         f"Percent of {sample.num_tasks} held-out questions with {k} samples each; mean ± sample standard deviation "
-        f"over the seeds {', '.join(map(str, seeds))}. Variation is the standard deviation of the gradient norm over "
-        f"training steps by its mean; clipped is the share of units whose gradient the clip cut off."
+        f"over the seeds {', '.join(map(str, seeds))}. Variation is the sample standard deviation of the gradient "
+        f"norm over training steps by its mean; clipped is the share of units whose gradient the clip cut off."
     ]
-    if len(counts) > 1:
-        short = [f"{result.cell.label}: {len(result.runs)}" for result in results if len(result.runs) < len(seeds)]
+    short = [f"{result.cell.label}: {len(result.runs)}" for result in all_cells if len(result.runs) < len(seeds)]
+    if short:
         notes.append(f"Fewer finished runs than seeds: {'; '.join(short)}.")
     return Table(title=title, columns=columns, blocks=tuple(blocks), row_heading="Runs", notes=tuple(notes))
 
@@ -172,7 +171,6 @@ def _read_run(run_dir: Path) -> RunResult | None:
     if not evaluated or not (progress := standing(recipe)).is_finished:
         return None
     last = evaluated[-1]
-    norms = series(lines, "train/grad_norm")[1]
     return RunResult(
         seed=recipe.seed,
         num_samples=recipe.eval.samples_per_task,
@@ -186,7 +184,7 @@ def _read_run(run_dir: Path) -> RunResult | None:
         tokens_per_episode=last["eval/num_tokens"] / last["eval/num_episodes"],
         cardinality_mean=_mean(lines, "train/cardinality_mean"),
         grad_norm_mean=_mean(lines, "train/grad_norm"),
-        grad_norm_cv=statistics.pstdev(norms) / statistics.fmean(norms) if any(norms) else 0.0,
+        grad_norm_cv=variation(series(lines, "train/grad_norm")[1]) or 0.0,
         clip_fraction=_mean(lines, "train/clip_fraction"),
         log_ratio_std=_mean(lines, "train/log_ratio_std"),
         zero_variance_groups=_mean(lines, "rollout/zero_variance_groups"),

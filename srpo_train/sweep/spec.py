@@ -31,6 +31,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt, Strict, model_validator
 from srpo_train.config import check_section, flatten, parse_override, read_toml
 from srpo_train.section import Section
 
+OWN_KEYS = ("seed", "name", "output_dir")
+"""Keys of a recipe that each run of a sweep is given; they distinguish no cells."""
+
 
 class Variant(Section):
     """One named way to train."""
@@ -66,6 +69,8 @@ class Sweep(Section):
     @model_validator(mode="after")
     def _axes_hold_lists(self) -> Sweep:
         for key, values in flatten(self.axes).items():
+            if key in OWN_KEYS:
+                raise ValueError(f"axes.{key}: every run has its own; use seeds for several seeds")
             if not isinstance(values, list | tuple) or not values:
                 raise ValueError(f"axes.{key}: should be a list of values, got {values!r}")
         return self

@@ -129,6 +129,22 @@ def test_outputs_that_do_not_say_how_long_they_are_are_refused():
     assert issubclass(TokenCountError, EnvMisuseError)
 
 
+@pytest.mark.parametrize("mask", [(0,) * 9, (-5,), (1, -1), (0.25,), (2,), ("1",)])
+def test_a_count_that_cannot_be_buys_nothing(mask):
+    env = SingleAgent(NumberTasks(), budget={"team_tokens": 5})
+    active = env.reset(seed=0)
+    with pytest.raises(TokenCountError, match=r"'solver_0' has a token_mask that counts nothing"):
+        env.step([dataclasses.replace(active.outputs([boxed(1)])[0], token_mask=mask)])
+    assert env.remaining_budget == Budget(team_tokens=5)
+
+
+def test_tokens_of_the_environment_within_a_response_are_not_charged():
+    env = SolverVerifier(NumberTasks(), num_solvers=1, budget={"team_tokens": 5})
+    active = env.reset(seed=0)
+    env.step([dataclasses.replace(active.outputs([boxed(1)])[0], token_mask=(1, 0, 0, 1))])
+    assert env.remaining_budget == Budget(team_tokens=3)
+
+
 def test_texts_alone_are_counted_by_whoever_is_asked_to_and_replay_without_it():
     env = SingleAgent(NumberTasks(), budget={"team_tokens": 5}, max_new_tokens=9)
     env.count_tokens = lambda text: len(text.split())
@@ -147,6 +163,20 @@ def test_a_gymnasium_controller_meets_the_same_budget():
     _, reward, terminated, truncated, info = env.step({f"solver_{seat}": "x" for seat in range(3)})
     assert (reward, terminated, truncated) == (pytest.approx(-0.3), False, True)
     assert info["outcome"]["stopped_by"] == "budget.team_tokens"
+
+
+def test_an_agent_environment_cycle_asks_a_refused_set_again():
+    env = pettingzoo.make("aec", "srpo_envs/ArithmeticSolverVerifier-v0", budget={"team_tokens": 12}).unwrapped
+    env.set_env.count_tokens = lambda text: len(text.split())
+    env.reset(seed=0)
+    for text in ("one two three four five", "one"):
+        env.step(text)
+    with pytest.raises(BudgetOverrunError, match=r"'solver_0' has 5 tokens"):
+        env.step("one")
+    assert env.agent_selection == "solver_0"
+    for _ in range(3):
+        env.step("one")
+    assert (env.agent_selection, env.set_env.remaining_budget.team_tokens) == ("verifier_0", 9)
 
 
 def test_a_joint_set_of_several_roles_shares_like_any_other():

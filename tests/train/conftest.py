@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-LETTERS = "abcdefgh0123456789<>/|+*=?. \n" + "é…"
-MERGES = ["a b", "c d", "b >", "< /", "</ a", "> Ċ", "0 1"]
 TEMPLATE = (
     "{%- for message in messages -%}<|user|>{{ message['content'] }}<|end|>{%- endfor -%}"
     "{%- if add_generation_prompt -%}<|assistant|>{%- if thinking is defined and thinking -%}<think>{%- endif -%}"
@@ -20,26 +18,10 @@ TEMPLATE = (
 
 
 def build_tokenizer():
-    """A byte-level BPE over a few letters; the padding token is the end-of-sequence token."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    """The conformance policy's tokenizer, with tags and a template that thinking can be asked of."""
+    from srpo_train.engines.conformance_policy import small_tokenizer
 
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    alphabet = sorted({symbol for piece, _ in byte_level.pre_tokenize_str(LETTERS) for symbol in piece})
-    merges = [tuple(merge.split()) for merge in MERGES]
-    vocabulary = {symbol: number for number, symbol in enumerate([*alphabet, *("".join(merge) for merge in merges)])}
-    core = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    core.pre_tokenizer, core.decoder = byte_level, decoders.ByteLevel()
-    core.add_tokens([AddedToken(tag, normalized=False) for tag in ("<think>", "</think>")])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        eos_token="<|end|>",
-        pad_token="<|end|>",
-        additional_special_tokens=["<|user|>", "<|assistant|>"],
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.chat_template = TEMPLATE
-    return tokenizer
+    return small_tokenizer(TEMPLATE, tags=("<think>", "</think>"))
 
 
 def build_model(vocab_size: int, **changes):

@@ -353,4 +353,3 @@ def test_servers_that_do_not_fit_the_policies_are_refused(minimal: Path) -> None
     assert 'set kind = "served"' in failure(minimal, SERVED[1])
     assert "only one has 'judge'" in failure(minimal, *SERVED, "engine.served.servers.judge=['http://gpu-3:8000']")
     assert "at least 1" in failure(minimal, SERVED[0], "engine.served.servers={team = []}")
-    assert "servers hold whole models" in failure(minimal, *SERVED, "policies.team.adapter={}")

@@ -246,6 +246,17 @@ def test_a_correction_scales_the_gradient_of_the_only_mini_batch(tiny_checkpoint
     assert norm(0.0, correction=level) == pytest.approx(norm(0.0), rel=1e-4)
 
 
+def test_the_share_of_weights_at_the_cap_is_told_where_there_is_a_correction(tiny_checkpoint):
+    # Differences a token of 0.1, 0.2 and -0.05 in rows of three tokens, cap e^0.15: one row of three is at the cap.
+    policies = load(tiny_checkpoint, "a")
+    batch = sampled_by_an_engine(policies, make_batch(), (0.1, 0.2, -0.05))
+    objective = preset("srpo", correction="token", correction_cap=math.exp(0.15))
+    metrics = make_learner(policies, objective=objective).update(batch, step=0, seed=0)
+    check_name("train/correction_cap_share")
+    assert metrics["train/correction_cap_share"] == pytest.approx(1 / 3)
+    assert "train/correction_cap_share" not in make_learner(policies).update(batch, step=0, seed=0)
+
+
 def test_only_mini_batches_after_the_first_are_scored_before_the_update(tiny_checkpoint, monkeypatch):
     scored = []
     score = learner_module.with_logprobs

@@ -131,6 +131,18 @@ def test_servers_take_no_memory_here() -> None:
     assert not {item.phase for item in plan.memory} & {"rollout"}
 
 
+def test_whole_models_cannot_share_a_server_and_frozen_copies_of_one_can() -> None:
+    urls = {"a": ["http://gpu-1:8000"], "b": ["http://gpu-1:8000"]}
+    engine = {"kind": "served", "served": {"servers": urls}}
+    roles = {"solver": "a", "*": "b"}
+    for b in (tiny(), tiny(trainable=False)):
+        with pytest.raises(ConfigError, match="'a' and 'b' have a server in common, which holds one model"):
+            make_plan(recipe({"a": tiny(), "b": b}, roles=roles, engine=engine))
+    pytest.importorskip("peft")
+    policies = {"a": tiny(adapter={"rank": 4}), "b": tiny(trainable=False)}
+    assert [e.policy_ids for e in make_plan(recipe(policies, roles=roles, engine=engine)).engines] == [("a",), ("b",)]
+
+
 def test_questions_that_are_on_the_hub_only_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)

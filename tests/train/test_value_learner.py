@@ -55,6 +55,13 @@ def test_the_value_of_an_event_is_the_mean_over_its_members(tiny_checkpoint):
     assert any(abs(v) > 1e-3 for v in expected)
 
 
+def test_gradients_are_in_memory_during_updates_only(tiny_checkpoint):
+    learner = make_learner(tiny_checkpoint)
+    metrics = learner.update(make_batch(), step=0, seed=0)
+    assert metrics["train/value_grad_norm"] > 0
+    assert all(parameter.grad is None for parameter in learner.critic.parameters)
+
+
 @pytest.mark.parametrize("micro_batch_tokens", [1, 5, 1000])
 def test_the_gradient_is_that_of_the_whole_loss_at_any_pass_size(tiny_checkpoint, micro_batch_tokens):
     learner = make_learner(

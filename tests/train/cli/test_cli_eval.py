@@ -120,7 +120,7 @@ def test_another_evaluation_is_refused(files, tmp_path: Path) -> None:
         (["--benchmarks", "aime24", "--data", "amc23=x"], "--data amc23=x: 'amc23' is not among --benchmarks"),
         (["--benchmarks", "aime24", "--data", "aime24"], "expected NAME=FILE"),
         (["--benchmarks", "aime24", "--seeds", "a"], "--seeds a: expected whole numbers"),
-        (["--engine", "llama"], "--engine llama: expected transformers or vllm"),
+        (["--engine", "llama"], "--engine llama: expected recipe, transformers or vllm"),
     ],
 )
 def test_misuse_ends_in_one_line(arguments, message, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_budget_curves_of_two_workflows_are_written_and_go_on(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "my_agents", module)
     command = (
         "budget-curve", "agent:my_agents:solve", "--env", TEAM, "--env", "ArithmeticSingleAgent-v0", "--label", "team",
-        "--label", "single", "--budgets", "16,20", "--num-tasks", 2, "--samples", 1, "--out", tmp_path,
+        "--label", "[/]single", "--budgets", "16,20", "--num-tasks", 2, "--samples", 1, "--out", tmp_path,
     )  # fmt: skip
     result = srpo(*command)
     assert result.exit_code == 0, result.output
@@ -85,8 +85,8 @@ def test_budget_curves_of_two_workflows_are_written_and_go_on(monkeypatch: pytes
     assert [(row["method"], row["amount"], row["tokens_per_query"], row["out_of_budget_share"]) for row in rows] == [
         ("team", "16", "16.0", "1.0"),
         ("team", "20", "20.0", "0.0"),
-        ("single", "16", "4.0", "0.0"),
-        ("single", "20", "4.0", "0.0"),
+        ("[/]single", "16", "4.0", "0.0"),
+        ("[/]single", "20", "4.0", "0.0"),
     ]
     assert (tmp_path / "budget-curve.png").stat().st_size > 0
     num_asked = len(asked)
@@ -100,7 +100,9 @@ def test_budget_curves_of_two_workflows_are_written_and_go_on(monkeypatch: pytes
         (("--budgets", "a"), "expected whole numbers"),
         (("--budgets", "9", "--limit", "token"), "no limit 'token'"),
         (("--budgets", "9", "--label", "a", "--label", "b"), "--label: 2 given for 1 curves"),
-        (("--budgets", "9", "--env", TEAM, "--label", "a", "--label", "a"), "two curves have the same name"),
+        (("--budgets", "9", "--env", TEAM, "--label", "a", "--label", "a"), "would share the directory 'a'"),
+        (("--budgets", "9", "--env", TEAM, "--label", "a b", "--label", "../a/b"), "would share the directory 'a-b'"),
+        (("--budgets", "9", "--label", ".."), "no letter or digit to name its directory after"),
     ],
 )
 def test_a_budget_curve_that_cannot_be_is_misuse(changes, message, tmp_path) -> None:

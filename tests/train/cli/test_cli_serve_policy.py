@@ -55,13 +55,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, served_process.S
 def test_options_reach_the_server_and_its_health_is_told(started: list, tiny_checkpoint: Path) -> None:
     result = srpo(
         "serve-policy", tiny_checkpoint, "--port", 8123, "--max-model-len", 64, "--kv-cache", "1G", "--device", "cpu",
-        "--dtype", "bfloat16", "--max-num-seqs", 9, "--", "--tensor-parallel-size", "2",
+        "--dtype", "bfloat16", "--max-num-seqs", 9, "--adapters", 2, "--lora-rank", 64,
+        "--", "--tensor-parallel-size", "2",
     )  # fmt: skip
     ((model, options),) = started
     assert model == str(tiny_checkpoint)
     assert options == served_process.ServerOptions(
         port=8123, max_model_len=64, kv_cache="1G", is_cpu=True, dtype="bfloat16", max_num_seqs=9,
-        extra=("--tensor-parallel-size", "2"),
+        num_adapters=2, lora_rank=64, extra=("--tensor-parallel-size", "2"),
     )  # fmt: skip
     assert "healthy after 12 s: http://127.0.0.1:8123" in result.stdout
     assert result.exit_code == 1

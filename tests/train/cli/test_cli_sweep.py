@@ -86,7 +86,7 @@ def test_where_every_run_fails_there_is_no_table(tmp_path: Path, trainer: list[s
         (["--grid", "objective.scalng=sqrt"], "objective.scalng: unknown key; did you mean 'scaling'"),
         (["--grid", "env.kwargs.num_solver=1"], "no argument 'num_solver'; did you mean 'num_solvers'"),
         (["--grid", "optim.lr"], "--grid section.key=value"),
-        (["--seeds", "one"], "--seeds one: expected integers"),
+        (["--seeds", "one"], "--seeds one: expected whole numbers"),
         (["--processes", "-1"], "processes: should be greater than 0"),
     ],
 )

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from pathlib import Path
 
 import pytest
+from conformance_table import documented, found
 
 from srpo_envs.errors import ConfigError, ConformanceError
 from srpo_train.engines import ScriptedEngine
-from srpo_train.engines.conformance import ENGINES, check_engine, format_table, main
+from srpo_train.engines.conformance import ENGINES, check_engine, main
 from srpo_train.engines.conformance_checks import CHECKS, company, publication, record
 from srpo_train.engines.conformance_policy import conformance_policy
 from srpo_train.engines.transformers import TransformersEngine
-
-DOCS = Path(__file__).parents[3] / "docs" / "engines.md"
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +36,13 @@ def test_the_engines_of_this_package_keep_every_promise(reports):
 
 def test_every_check_bites_on_some_engine(reports):
     kept = {result.name for report in reports for result in report.results if result.outcome == "kept"}
-    # Those left need an engine with a copy of the weights; tests/train/engines/test_vllm.py has one.
+    # Those left need an engine with a copy of the weights, as `make test-vllm` has them.
     assert {check.__name__ for check in CHECKS} - kept == {"whole_publication", "publication_under_way"}
 
 
 def test_the_table_of_the_documentation_says_what_the_suite_finds(reports):
-    table = DOCS.read_text(encoding="utf-8").partition("\n| promise |")[2].splitlines()
-    documented = {cells[1]: cells[2:5] for row in table if len(cells := re.split(r" *\| *", row)) > 5}
-    for line in format_table(reports).splitlines()[2:]:
-        _, promise, *signs, _ = re.split(r" *\| *", line)
-        assert documented[promise] == signs
+    for report in reports:
+        assert documented(f"`{report.engine}`") == found(report)
 
 
 class Altered(TransformersEngine):

@@ -1,4 +1,4 @@
-"""The command that starts a server; and, where vLLM is installed, a real server from its start to its end."""
+"""The command that starts a server, and its life from start to end. Real servers stand in test_vllm_served.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from srpo_envs.errors import ConfigError, EngineError, MissingExtraError
 from srpo_train.engines.served_process import ServerOptions, ServerProcess, server_command
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
-needs_vllm = pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed")
 
 
 def options_of(command: list[str]) -> dict[str, str]:
@@ -48,6 +47,13 @@ def test_sizes_and_further_options_are_passed_on():
     assert (options["--max-model-len"], options["--kv-cache-memory-bytes"]) == ("4096", "8G")
     assert options["--max-num-seqs"] == "32"
     assert command[-2:] == ["--tensor-parallel-size", "2"]
+
+
+def test_a_server_of_adapters_has_room_for_one_more_version():
+    options = options_of(server_command("m", ServerOptions(num_adapters=2, lora_rank=12)))
+    assert "--enable-lora" in options
+    assert (options["--max-loras"], options["--max-lora-rank"]) == ("3", "16")
+    assert "--enable-lora" not in options_of(server_command("m", ServerOptions()))
 
 
 def test_the_workers_class_is_where_the_command_says():
@@ -145,45 +151,3 @@ def test_a_server_that_never_gets_ready_is_told(monkeypatch):
         pytest.raises(EngineError, match=r"not ready after 0\.3 s"),
     ):
         server.wait_until_ready(0.3)
-
-
-@needs_vllm
-@pytest.mark.slow
-def test_a_real_server_keeps_every_promise():
-    """Sampling, publication, and a restart with old weights, on vLLM itself."""
-    from srpo_train.engines.conformance import ENGINES
-
-    ENGINES["served"]().require()
-
-
-@needs_vllm
-@pytest.mark.slow
-def test_a_real_server_that_was_restarted_gets_the_published_weights(tmp_path):
-    import torch
-
-    from srpo_train.engines.base import GenerationRequest, Sampling
-    from srpo_train.engines.conformance_policy import PROMPTS, conformance_policy
-    from srpo_train.engines.publishing import weights_of
-    from srpo_train.engines.served import ServedEngine
-    from srpo_train.engines.transformers import TransformersEngine
-
-    policy = conformance_policy()
-    policy.save(tmp_path / "model")
-    request = GenerationRequest(request_id="r", prompt=PROMPTS[0], max_new_tokens=12, seed=0)
-    greedy = Sampling(temperature=0)
-    template = ("--chat-template", "{{ 'ab' }}")  # see `srpo_train.engines.conformance`
-    with ServerProcess(str(tmp_path / "model"), ServerOptions(port=0, is_cpu=True, extra=template)) as server:
-        server.wait_until_ready()
-        engine = ServedEngine(policy, [server.url], outage_s=600.0)
-        with torch.no_grad():
-            for parameter in policy.model.parameters():
-                parameter.mul_(1.5)
-        engine.publish(1, weights_of(policy))
-        (expected,) = TransformersEngine(policy).generate([request], greedy)
-        assert engine.generate([request], greedy)[0].token_ids == expected.token_ids
-        port = int(server.url.rpartition(":")[2])
-    with ServerProcess(str(tmp_path / "model"), ServerOptions(port=port, is_cpu=True, extra=template)) as server:
-        server.wait_until_ready()
-        (again,) = engine.generate([request], greedy)
-        assert (again.token_ids, again.policy_version) == (expected.token_ids, 1)
-        engine.close()

@@ -6,13 +6,14 @@ import importlib.util
 
 import pytest
 import torch
+from conformance_table import documented, found
 
 from srpo_envs.errors import EngineError
-from srpo_train.config import AdapterConfig, VllmConfig
+from srpo_train.config import VllmConfig
 from srpo_train.engines import GenerationRequest, Sampling
 from srpo_train.engines.conformance import check_engine
 from srpo_train.engines.conformance_checks import company, logprobs, record
-from srpo_train.engines.conformance_policy import PROMPTS, conformance_policy
+from srpo_train.engines.conformance_policy import PROMPTS, conformance_adapter, conformance_policy
 from srpo_train.policies import Policy
 
 for package in ("vllm", "peft"):
@@ -61,16 +62,15 @@ def logprob_gap(model, generation) -> float:
 
 def test_an_adapter_keeps_every_promise_of_an_engine():
     from srpo_train.engines.vllm import open_engines
-    from srpo_train.policies.shared_base import SharedBase
 
-    plain = conformance_policy()
-    base = SharedBase(plain.model, plain.tokenizer)
-    share = base.new_adapter("solver", AdapterConfig(rank=4, alpha=8.0), 0)
-    policy = Policy(policy_id="solver", model=base.model, tokenizer=base.tokenizer, share=share)
+    policy = conformance_adapter()
+    base = policy.share.base
     frozen = Policy(policy_id="frozen", model=base.model, tokenizer=base.tokenizer, share=base.alone())
     engines = open_engines([policy, frozen])
     try:
-        check_engine(lambda: engines["solver"], policy).require()
+        report = check_engine(lambda: engines["conformance"], policy)
+        report.require()
+        assert documented("`VllmEngine, an adapter`") == found(report)
         check_engine(lambda: engines["frozen"], frozen, checks=[record, logprobs, company]).require()
     finally:
         engines["frozen"].close()
@@ -79,8 +79,9 @@ def test_an_adapter_keeps_every_promise_of_an_engine():
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory):
     """Engines of two adapters and of the base, in one vLLM, and the models they should answer as."""
+    from srpo_train.engines.adapters import StoredAdapter
     from srpo_train.engines.vllm import VllmEngine
-    from srpo_train.engines.vllm_adapters import BASE_VERSION, AdapterWeights, BaseWeights, StoredAdapter
+    from srpo_train.engines.vllm_adapters import BASE_VERSION, AdapterWeights, BaseWeights
     from srpo_train.engines.vllm_host import VllmHost
 
     base = conformance_policy()
@@ -92,7 +93,7 @@ def engines(tmp_path_factory):
         policy.policy_id = name
         folder = tmp_path_factory.mktemp(name)
         model.save_pretrained(folder)
-        engine = VllmEngine(policy, host, AdapterWeights(name, host, number, StoredAdapter(folder)))
+        engine = VllmEngine(policy, host, AdapterWeights(name, host, number, StoredAdapter.read(folder)))
         engine.publish(0, weights_of_adapter(model))
         made[name] = (engine, model)
     yield made

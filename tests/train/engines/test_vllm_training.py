@@ -70,7 +70,7 @@ def test_a_run_that_is_resumed_arrives_at_the_same_numbers(whole_run, tmp_path):
 
 
 def test_two_policies_learn(tmp_path):
-    # In 15 steps the reward rises from about 0.25 to 0.8; runs without publication stay where they are.
-    recipe = load_recipe(RECIPE, [f"output_dir={tmp_path}", "train.num_steps=15", "eval.every=0"])
+    # In 10 steps the reward rises from about 0.28 to 0.67; runs without publication stay where they are.
+    recipe = load_recipe(RECIPE, [f"output_dir={tmp_path}", "train.num_steps=10", "eval.every=0"])
     rewards = [line["rollout/reward_mean"] for line in read_metrics(train(recipe))]
     assert sum(rewards[-4:]) / 4 > sum(rewards[:4]) / 4 + 0.25

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 
 import pytest
 from factories import boxed
@@ -33,6 +34,10 @@ def able(member):
         return AgentReply(text="", num_tokens=member.max_new_tokens)
     text = "<verify>approve</verify>" if member.role == "verifier" else boxed(solve(member.prompt))
     return AgentReply(text=text, num_tokens=4)
+
+
+def silent(member):
+    return AgentReply(text="", num_tokens=1)
 
 
 def make_plan(env_id=TEAM, **kwargs):
@@ -75,6 +80,15 @@ def test_other_limits_and_a_budget_of_its_own_hold_together(tmp_path):
     limited = with_budget(plan, "calls", 5)
     assert limited.worlds["arithmetic"].env_kwargs["budget"] == {"team_tokens": 20, "calls": 5}
     assert [p.avg_at_k for p in evaluate(plan, tmp_path, [4, 5], "calls")] == [0.0, 1.0]
+
+
+def test_a_curve_holds_what_was_asked_for_and_not_what_lies_there_from_before(tmp_path):
+    plan = make_plan()
+    world = plan.worlds["arithmetic"]
+    evaluate(dataclasses.replace(plan, worlds={"other": world}), tmp_path, [20], agent=silent)
+    evaluate(dataclasses.replace(plan, seeds=(1,)), tmp_path, [20])
+    (point,) = evaluate(plan, tmp_path, [20])
+    assert (point.num_samples, point.avg_at_k, point.avg_at_k_std) == (6, 1.0, None)
 
 
 def test_an_answer_beyond_its_share_is_wrong_and_one_without_a_count_is_refused(tmp_path):

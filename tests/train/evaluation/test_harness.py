@@ -177,13 +177,35 @@ def test_damage_before_the_end_is_told_and_nothing_is_cut(make_plan, run_plan):
     _, directory, _ = run_plan(plan)
     (directory / "results.json").unlink()
     lines = (directory / SAMPLES).read_bytes().splitlines(keepends=True)
-    for damage, message in ((2, "not a JSON line"), (len(lines) - 1, "the last lines are not JSON")):
+    for damage, message in ((2, "not a JSON line"), (len(lines) - 1, "the last lines are not of an episode")):
         broken = b"".join([*lines[:damage], b"\0\0\0\n", *lines[damage + 1 :]])
         (directory / SAMPLES).write_bytes(broken)
         with pytest.raises(RecordError, match=message):
             run_plan(plan)
         assert not (directory / "results.json").exists()
         assert (directory / SAMPLES).read_bytes() == broken
+
+
+def test_a_sample_counts_once_and_one_of_elsewhere_never(make_plan, run_plan):
+    _, directory, _ = run_plan(make_plan())
+    samples = directory / SAMPLES
+    kept = samples.read_bytes()
+    for content, message in (
+        (kept + kept, "k0' is there twice"),
+        (kept.replace(b"own/seed-0/", b"own/seed-1/"), "is not of this evaluation"),
+    ):
+        (directory / "results.json").unlink(missing_ok=True)
+        samples.write_bytes(content)
+        with pytest.raises(RecordError, match=message):
+            run_plan(make_plan())
+
+
+@pytest.mark.parametrize("line", ["3", "[]", "null", '{"kind": "episode"}', '{"kind": "episode", "events": []}'])
+def test_a_last_line_that_is_json_but_no_record_is_damage(tmp_path, line):
+    path = tmp_path / "samples.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(RecordError, match="the last lines are not of an episode"):
+        cut_unfinished(path)
 
 
 def test_a_killed_process_leaves_what_it_had_drawn(make_plan, run_plan, tmp_path):

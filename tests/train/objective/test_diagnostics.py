@@ -107,6 +107,25 @@ def test_the_share_outside_the_clip_counts_units_with_bounds_of_their_own():
     assert engine_mismatch(Objective(), [replace(part, clip_E=clip_E)])["engine_clip_share"] == 0.5
 
 
+@pytest.mark.parametrize(("level", "share"), [("token", 1 / 4), ("member", 3 / 4), ("event", 1.0)])
+def test_the_share_of_weights_at_the_cap_by_hand(level, share):
+    # A cap of 1.4 is reached from a log-weight of 0.336 on. Event a has members 0.3 + 0.1 and 0.2, event b has one of
+    # 0.5; the second tokens of the last two rows were not sampled. Tokens: only the last of the four is at the cap.
+    # Members 0.4, 0.2, 0.5: two tokens of the first, one of the last. Events 0.6 / sqrt 2 = 0.424 and 0.5: all.
+    difference_MT = torch.tensor([[0.3, 0.1], [0.2, 9.0], [0.5, 9.0]]).double()
+    old_MT = torch.full((3, 2), -1.0, dtype=torch.float64)
+    part = replace(
+        mismatched([0.0] * 3, [2, 1]),
+        current_MT=old_MT,
+        old_MT=old_MT,
+        engine_MT=old_MT - difference_MT,
+        token_mask_MT=torch.tensor([[True, True], [True, False], [True, False]]),
+    )
+    report = engine_mismatch(Objective(correction=level, correction_cap=1.4), [part])
+    assert report["correction_cap_share"] == pytest.approx(share)
+    assert "correction_cap_share" not in engine_mismatch(Objective(), [part])
+
+
 def test_a_mismatch_that_is_not_a_number_shows_and_an_unknown_one_is_none():
     report = engine_mismatch(Objective(), [mismatched([math.nan, 0.0], [1, 1])])
     assert math.isnan(report["engine_gap"]) and math.isnan(report["engine_gap_max"])

@@ -218,6 +218,15 @@ def test_lost_samples_and_partial_sets_are_said(tmp_path: Path) -> None:
     )
 
 
+def test_a_benchmark_that_fewer_seeds_have_is_said(tmp_path: Path) -> None:
+    one = make_evaluation(tmp_path / "a", {"math500": {0: [4, 2], 1: [4, 4], 2: [4, 4]}, "aime24": {1: [0, 3]}})
+    found = tables(one)["Avg@4 and Pass@4 by benchmark (%)"]
+    assert found.notes[1] == (
+        "mine (3 sampling seeds): fewer seeds of AIME'24 (1); the average is over those that have all."
+    )
+    assert [cell.text for cell in found.blocks[0].rows[0].cells] == ["91.7", "100.0", "37.5", "50.0", "68.8", "75.0"]
+
+
 def test_the_papers_lines_stand_below_where_benchmarks_and_k_are_the_same(tmp_path: Path) -> None:
     names = ["olympiadbench", "aime24", "aime25", "amc23", "math500", "minerva"]
     same = make_evaluation(tmp_path / "a", {name: {0: [16, 8]} for name in names}, samples=16)
@@ -291,6 +300,9 @@ def test_what_holds_nothing_to_report_is_told(tmp_path: Path) -> None:
         read_entries([tmp_path / "empty"])
     with pytest.raises(ConfigError, match=r"empty: expected a run \(with recipe.toml\), or a folder of runs"):
         find_runs(tmp_path / "empty")
+    nothing = make_evaluation(tmp_path / "nothing", {})
+    with pytest.raises(RecordError, match="holds no results yet"):
+        read_entries([nothing])
 
 
 def test_a_damaged_software_log_is_named(tmp_path: Path) -> None:

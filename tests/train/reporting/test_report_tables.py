@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -47,6 +49,23 @@ def test_large_numbers_compare_as_numbers() -> None:
     assert [cell.text for row in rows for cell in row.cells] == ["999", "1,000", "47,619"]
     marked = mark_best(rows, [Column(name="U", better="higher")])
     assert [row.cells[0].is_best for row in marked] == [False, False, True]
+
+
+def test_what_is_no_number_is_neither_best_nor_in_the_way() -> None:
+    rows = [Row(name="r", cells=(Score(value).cell(),)) for value in (math.nan, 1.0, 2.0, math.nan)]
+    for better, best in (("higher", 2), ("lower", 1)):
+        marked = mark_best(rows, [Column(name="c", better=better)])
+        assert [index for index, row in enumerate(marked) if row.cells[0].is_best] == [best]
+
+
+def test_a_difference_that_rounds_to_nothing_has_no_sign() -> None:
+    assert [Score(value).cell(scale=100).text for value in (-0.0004, 0.0, -0.0006)] == ["0.0", "0.0", "-0.1"]
+
+
+def test_a_score_over_seeds_has_their_sample_deviation_and_one_seed_has_none() -> None:
+    assert Score.over([1.0, 2.0, 3.0]) == Score(2.0, 1.0)
+    assert Score.over([1.0]) == Score(1.0, None)
+    assert Score.over([1.0, math.inf]).cell() == Cell(text="inf", spread="nan")
 
 
 def test_a_score_shows_its_deviation_in_the_same_unit() -> None:

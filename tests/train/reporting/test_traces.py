@@ -52,6 +52,14 @@ def test_statistics_are_those_of_the_paper(tmp_path: Path) -> None:
     assert found.best_avg_at_k == 75.0
 
 
+@pytest.mark.parametrize("norm", [math.nan, math.inf])
+def test_a_skipped_step_has_no_part_in_the_variation_of_the_gradient(tmp_path: Path, norm: float) -> None:
+    steps = [{"train/grad_norm": value} for value in (1.0, norm, 2.0, 3.0)]
+    (trace,) = read_traces([make_run(tmp_path / "a", steps=steps)])["Setwise SRPO"]
+    assert statistics_of(trace, "mine").grad_norm_cv == pytest.approx(0.5)
+    assert variation([norm, 1.0]) is None
+
+
 def test_variance_is_kept_by_cardinality(tmp_path: Path) -> None:
     values = {"train/log_ratio_var/k1": 0.1, "train/log_ratio_var/k3": 0.3, "train/log_ratio_cov/k3": -0.1}
     (trace,) = read_traces([make_run(tmp_path / "a", steps=({}, values))])["Setwise SRPO"]

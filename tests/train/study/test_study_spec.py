@@ -102,6 +102,12 @@ def test_a_mixed_team_must_name_each_role_once(tmp_path: Path) -> None:
         list_study_runs(study)
 
 
+def test_models_whose_labels_differ_in_nothing_a_directory_shows_are_refused(tmp_path: Path) -> None:
+    study = load_study(study_file(tmp_path, models={"a b": "builtin:tiny-team", "a/b": "builtin:tiny-team"}))
+    with pytest.raises(ConfigError, match="would share the directory 'solver-verifier_shared_arithmetic_a-b'"):
+        list_study_runs(study)
+
+
 def test_an_environment_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     study = load_study(study_file(tmp_path, set={"env": {"kwargs": {"level": 99}}}))
     with pytest.raises(ConfigError, match="workflow 'Solver-Verifier': its environment cannot be made"):

@@ -10,7 +10,7 @@ import pytest
 from srpo_envs.errors import ConfigError, RecordError
 from srpo_train.config import load_recipe
 from srpo_train.sweep import check_runs, claim, list_runs
-from srpo_train.sweep.cells import Run, read_cells, standing
+from srpo_train.sweep.cells import Run, list_run_dirs, read_cells, standing
 from sweeps import NUM_STEPS, make_sweep
 
 AXES = {"env": {"kwargs": {"num_solvers": [1, 3]}}, "objective": {"scaling": ["sqrt", "none"]}}
@@ -68,8 +68,22 @@ def test_what_only_the_objective_or_the_world_knows_is_checked_too(tmp_path: Pat
 
 def test_two_cells_never_share_a_directory(tmp_path: Path) -> None:
     variants = [{"label": "a b"}, {"label": "a  b"}]
-    with pytest.raises(ConfigError, match="share the directory 'a-b'"):
+    with pytest.raises(ConfigError, match="'a b' and 'a  b' would share the directory 'a-b'"):
         list_runs(make_sweep(tmp_path, variants=variants))
+
+
+@pytest.mark.parametrize("label", ["..", "/", "../..", "\x1b", "|"])
+def test_a_cell_never_takes_the_directory_of_the_sweep_or_one_above(tmp_path: Path, label: str) -> None:
+    with pytest.raises(ConfigError, match="no letter or digit to name its directory after"):
+        list_runs(make_sweep(tmp_path, variants=[{"label": label}]))
+
+
+@pytest.mark.parametrize(
+    ("label", "folder"), [("../../a", "a"), ("/etc", "etc"), ("größer", "größer"), ("日本", "日本")]
+)
+def test_labels_of_any_script_name_directories_below_the_sweep_s(tmp_path: Path, label: str, folder: str) -> None:
+    (run,) = list_runs(make_sweep(tmp_path, variants=[{"label": label}]))
+    assert run.run_dir == tmp_path / folder / "seed-0"
 
 
 def test_a_claimed_sweep_has_its_recipes_and_its_index(tmp_path: Path) -> None:
@@ -151,3 +165,17 @@ def test_a_budget_of_tokens_ends_a_run_before_its_steps_do(tmp_path: Path) -> No
 def test_a_directory_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"no cells\.json"):
         read_cells(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", '[{"label"', "[3]", '[{"label": "a"}]', '{"a": 1}', "7"])
+def test_a_damaged_index_is_said_and_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cells.json").write_text(content)
+    with pytest.raises(RecordError, match=r"cells\.json: not a list of cells"):
+        read_cells(tmp_path)
+
+
+def test_what_is_no_run_beside_the_runs_of_a_cell_is_passed_over(tmp_path: Path) -> None:
+    (cell,) = [run.cell for run in list_runs(make_sweep(tmp_path, variants=[{"label": "a"}]))]
+    for name in ("seed-10", "seed-2", "seed-2.bak", "seed-", "notes"):
+        (tmp_path / "a" / name).mkdir(parents=True)
+    assert [folder.name for folder in list_run_dirs(tmp_path, cell)] == ["seed-2", "seed-10"]

@@ -83,6 +83,7 @@ def test_an_unknown_key_is_named_with_the_nearest(tmp_path: Path) -> None:
 
 def test_what_makes_no_grid_is_refused(tmp_path: Path) -> None:
     assert "axes.optim.lr: should be a list" in refusal(tmp_path, 'recipe = "r.toml"\naxes.optim.lr = 1.0')
+    assert "axes.seed: every run has its own" in refusal(tmp_path, 'recipe = "r.toml"\naxes.seed = [1, 2]')
     assert "seeds: should differ" in refusal(tmp_path, 'recipe = "r.toml"\nseeds = [1, 1]')
     assert "seeds" in refusal(tmp_path, 'recipe = "r.toml"\nseeds = []')
     assert "variants: should differ" in refusal(tmp_path, 'recipe = "r.toml"\nvariants = [{label="a"}, {label="a"}]')

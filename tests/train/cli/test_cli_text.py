@@ -1,0 +1,52 @@
+"""Text from outside on a terminal: shown, never obeyed."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+
+import pytest
+import typer
+from factories import make_event, make_member
+from rich.console import Console
+
+from srpo_train.cli._errors import FAILED, guarded
+from srpo_train.cli._stage import show_event
+from srpo_train.cli._text import shown
+
+HOSTILE = "\x1b]0;title\x07\x1b[31m[/] [red]x[/red] \x9b2J \u202eabc\n| ../.. | <b> \\textbf{y}"
+
+
+def printed(*what: object) -> str:
+    file = io.StringIO()
+    for item in what:
+        Console(file=file, force_terminal=True, color_system=None, width=200).print(item)
+    return file.getvalue()
+
+
+def test_what_steers_a_terminal_is_replaced_and_markup_is_text() -> None:
+    assert printed(shown(HOSTILE)).split("\n")[:2] == [
+        "\ufffd]0;title\ufffd\ufffd[31m[/] [red]x[/red] \ufffd2J \ufffdabc",
+        "| ../.. | <b> \\textbf{y}",
+    ]
+
+
+def test_a_stored_event_with_hostile_texts_is_shown() -> None:
+    file = io.StringIO()
+    member = make_member(text=HOSTILE, prompt=HOSTILE, parsed=None, malformed_reason=HOSTILE)
+    event = make_event(members=(member,), cardinality=1, state_label=HOSTILE)
+    show_event(Console(file=file, force_terminal=True, color_system=None), event)
+    text = file.getvalue()
+    assert "[red]x[/red]" in text
+    assert not [control for control in ("\x1b]", "\x1b[31m", "\x9b", "\x07", "\u202e") if control in text]
+
+
+def test_errors_of_the_system_end_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def fill_the_disk() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "\x1b[2Jruns/a[/]")
+
+    with pytest.raises(typer.Exit) as ended:
+        guarded(fill_the_disk)()
+    assert ended.value.exit_code == FAILED
+    assert capsys.readouterr().err.startswith("error: [Errno 28] No space left on device: ")
