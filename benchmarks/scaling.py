@@ -2,10 +2,10 @@
 
     python benchmarks/scaling.py               # about five minutes on two cores; --processes 1,2 for less
 
-Each process has one thread, so that one of them uses one core. Every run trains the tiny policy on the same recipe, seed
-and tasks, for a few steps, of which the first is not counted; the numbers it reports must be those of one process. Times
-are medians over steps by the clock of the slowest process. On a machine with fewer cores than processes the processes
-take turns and nothing can be gained by more of them: the table then shows what the exchange between them costs.
+Each process has one thread, so that one of them uses one core. Every run trains the tiny policy on the same recipe,
+seed and tasks, for a few steps, of which the first is not counted; the numbers it reports must be those of one process.
+Times are medians over steps by the clock. On a machine with fewer cores than processes the processes take turns and
+nothing can be gained by more of them: the table then shows what the exchange between them costs.
 
 The gloo backend between processes of one machine says nothing of NCCL between GPUs. What is measured is that the work
 is divided, how evenly, and how much is exchanged.

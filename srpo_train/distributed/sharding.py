@@ -110,9 +110,10 @@ class ShardedModel:
         """Hold a copy of the whole model in the main rank's ordinary memory in the body; see `state_dict`."""
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         state: dict[str, Any] = get_model_state_dict(self.model, options=options)
-        self._whole = {
+        whole = {
             name: tensor.to(self.dtype) if tensor.is_floating_point() else tensor for name, tensor in state.items()
         }
+        self._whole = self._tied_again(whole)
         try:
             yield
         finally:
@@ -156,6 +157,15 @@ class ShardedModel:
             raise CheckpointError(f"{folder}: cannot be read ({error})") from error
         set_state_dict(self.model, optimizer, model_state_dict=model, optim_state_dict=moments)
 
+    def _tied_again(self, whole: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Give the names of one parameter one tensor, so that it is written once."""
+        first: dict[int, str] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            known = first.setdefault(id(parameter), name)
+            if name in whole and known in whole:
+                whole[name] = whole[known]
+        return whole
+
     @property
     def _parts(self) -> list[FSDPModule]:
         return [module for module in self.model.modules() if isinstance(module, FSDPModule)]
@@ -173,13 +183,14 @@ def _shard(
     """Make each block a unit that is put together on its own, and what is around the blocks another one."""
     if settings.cpu_offload and device.type == "cpu":
         raise ConfigError("distributed.cpu_offload: the parameters are on the CPU already; leave it out")
+    blocks = _blocks(policy_id, model)
     options: dict[str, Any] = {
         "mesh": init_device_mesh(device.type, (ranks.size,)),
         "reshard_after_forward": settings.reshard_after_forward,
         "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32),
         "offload_policy": CPUOffloadPolicy() if settings.cpu_offload else OffloadPolicy(),
     }
-    for block in _blocks(policy_id, model):
+    for block in blocks:
         fully_shard(block, **options)
     fully_shard(model, **options)
     for part in model.modules():
