@@ -115,8 +115,8 @@ class Ranks:
 
 
 def is_main_process() -> bool:
-    """Whether this process writes files, as far as its surroundings tell before the ranks have met."""
-    return os.environ.get("RANK", "0") == "0"
+    """Whether this process writes files, as far as its surroundings tell while the ranks do not meet."""
+    return not _is_launched() or os.environ["RANK"] == "0"
 
 
 @contextlib.contextmanager
@@ -132,7 +132,7 @@ def join_ranks(timeout_s: float) -> Iterator[Ranks]:
     if dist.is_initialized():
         yield Ranks(dist.get_rank(), dist.get_world_size())
         return
-    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
+    if not _is_launched():
         yield Ranks()
         return
     if torch.cuda.is_available():
@@ -146,3 +146,7 @@ def join_ranks(timeout_s: float) -> Iterator[Ranks]:
         yield Ranks(dist.get_rank(), dist.get_world_size())
     finally:
         dist.destroy_process_group()
+
+
+def _is_launched() -> bool:
+    return os.environ.keys() >= {"RANK", "WORLD_SIZE", "MASTER_ADDR"}
