@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from srpo_envs.errors import ConfigError, SurroundingsError
 from srpo_envs.records import Member
-from srpo_train.engines.base import Generation, GenerationRequest, Sampling
+from srpo_train.engines.base import MOST_UNSEEN_TOKENS, Generation, GenerationRequest, Sampling
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class AgentEngine:
     def _generation(self, request: GenerationRequest, outcome: _Outcome) -> Generation:
         reply, trouble = _read(outcome.value), outcome.error
         if reply is None and trouble is None:
-            trouble = TypeError(f"expected a text or an AgentReply, got {outcome.value!r:.80}")
+            trouble = TypeError(f"expected a text or an AgentReply of a text and a count, got {outcome.value!r:.80}")
         reason = "" if trouble is None else f"agent {self._policy_id!r}: {type(trouble).__name__}: {trouble}"
         if reason:
             logger.warning("request %s: %s", request.request_id, reason, exc_info=trouble)
@@ -171,4 +171,10 @@ def _member_of(request: GenerationRequest) -> Member:
 
 
 def _read(value: object) -> AgentReply | None:
-    return AgentReply(text=value) if isinstance(value, str) else value if isinstance(value, AgentReply) else None
+    """The answer; None where it is none, or says a number of tokens that cannot be."""
+    if isinstance(value, str):
+        return AgentReply(text=value)
+    if not isinstance(value, AgentReply) or not isinstance(value.text, str):
+        return None
+    is_count = isinstance(value.num_tokens, int) and 0 <= value.num_tokens <= MOST_UNSEEN_TOKENS
+    return value if is_count else None

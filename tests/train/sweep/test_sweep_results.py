@@ -12,6 +12,7 @@ import pytest
 from srpo_envs.errors import RecordError
 from srpo_train.sweep import claim, list_runs, read_results, write_results
 from srpo_train.sweep.cells import Run
+from srpo_train.sweep.results import make_table
 from sweeps import make_sweep
 
 VARIANTS = [
@@ -85,6 +86,18 @@ def test_the_table_shows_groups_deviations_and_what_is_missing(out: Path) -> Non
     assert lines[4].startswith("| GRPO | 40.0 | 50.0 |")
     assert "Percent of 64 held-out questions with 2 samples each" in text
     assert "Fewer finished runs than seeds: GRPO: 1; PPO: 0." in text
+
+
+def test_cells_that_were_not_evaluated_alike_have_no_best(tmp_path: Path) -> None:
+    runs = list_runs(make_sweep(tmp_path, axes={"eval": {"samples_per_task": [1, 4]}}))
+    with claim(tmp_path, runs):
+        for run, score in zip(runs, (0.4, 0.8), strict=True):
+            finish(run, training(3) | evaluation(score, score))
+    table = make_table("sizes", read_results(tmp_path))
+    assert table.columns[0].name == "Avg@k at the end"
+    assert not any(cell.is_best for block in table.blocks for row in block.rows for cell in row.cells)
+    assert "64 held-out questions with 1 samples each or 64 held-out questions with 4 samples each" in table.notes[0]
+    assert "do not compare" in table.notes[1]
 
 
 def test_the_csv_has_a_line_for_every_finished_run(out: Path) -> None:
