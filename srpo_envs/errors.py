@@ -151,6 +151,10 @@ class EngineError(SurroundingsError):
     """A generation engine failed or answered with something unusable."""
 
 
+class RankLostError(SurroundingsError):
+    """Another process of a distributed run died, hangs, or never came."""
+
+
 # --- retrieval ----------------------------------------------------------------------------------------------------
 
 

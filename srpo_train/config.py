@@ -491,6 +491,26 @@ class TrainConfig(Section):
     """Threads torch may use; 0 leaves its own choice. Tiny models are fastest, and exactly repeatable, with 1."""
 
 
+class DistributedConfig(Section):
+    """How the processes that `torchrun` starts share the work; one process alone reads nothing of it but `sharding`."""
+
+    sharding: Literal["none", "fsdp"] = "none"
+    """`none`: every process holds the policies whole and trains its share of the events. `fsdp`: trained policies are
+    spread over the processes (FSDP2), master weights and moments in float32; needs `torchrun`."""
+    reshard_after_forward: bool = True
+    """Take the blocks of a sharded policy apart again between forward and backward pass: less memory, more traffic."""
+    cpu_offload: bool = False
+    """Keep what is sharded, and its optimiser, in ordinary memory, and bring it to the GPU block by block."""
+    timeout_s: PositiveFloat = 1800.0
+    """Seconds a process waits for the others, the slowest one's rollouts included, before the run ends."""
+
+    @model_validator(mode="after")
+    def _shards_what_it_sets_up(self) -> DistributedConfig:
+        if self.sharding == "none" and (self.cpu_offload or not self.reshard_after_forward):
+            raise ValueError('cpu_offload and reshard_after_forward are read with sharding = "fsdp" only')
+        return self
+
+
 class LogConfig(Section):
     """Where metrics and events go; `metrics.jsonl` is always written."""
 
@@ -529,6 +549,7 @@ class Recipe(Section):
     critic: CriticConfig | None = None
     train: TrainConfig = TrainConfig()
     alarms: AlarmsConfig = AlarmsConfig()
+    distributed: DistributedConfig = DistributedConfig()
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")
@@ -602,6 +623,21 @@ class Recipe(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _policies_can_be_sharded(self) -> Recipe:
+        if self.distributed.sharding == "none":
+            return self
+        way_out = 'with distributed.sharding = "fsdp"'
+        for policy_id, policy in self.policies.items():
+            if policy.adapter:
+                raise ValueError(
+                    f"policies.{policy_id}.adapter: a base that adapters stand on is not sharded; train the whole "
+                    f'model {way_out}, or the adapter with "none"'
+                )
+        if self.log.role_gradients_every:
+            raise ValueError(f"log.role_gradients_every: measures whole gradients, which no rank has; set 0 {way_out}")
+        return self
+
     @property
     def run_dir(self) -> Path:
         """Directory of the run."""
@@ -638,6 +674,11 @@ class Recipe(Section):
                 f"critic: advantages of the estimator {objective.advantage.estimator!r} read no critic; leave [critic] "
                 'out, or set objective.preset = "ppo"'
             )
+        if objective.advantage.needs_critic and self.distributed.sharding != "none":
+            raise ConfigError(
+                f"objective: the estimator {objective.advantage.estimator!r} needs a critic, which is not sharded; use "
+                'distributed.sharding = "none"'
+            )
         return objective
 
     @property
@@ -660,12 +701,17 @@ class Recipe(Section):
     def reference_specs(self) -> dict[str, dict[str, Any]]:
         """Return the arguments of `Policy.load` of each policy's reference: what `model` names, never trained."""
         options = {"adapter": None, "trainable": False, "gradient_checkpointing": False}
-        return {policy_id: spec | options for policy_id, spec in self.policy_specs().items()}
+        return {
+            policy_id: spec | options | {"device": self.policies[policy_id].device}
+            for policy_id, spec in self.policy_specs().items()
+        }
 
     def _policy_spec(self, policy_id: str, checkpoint: Path | None) -> dict[str, Any]:
         config = self.policies[policy_id]
         own = {"optim", "objective", "sampling", "adapter", "model"}
         spec = config.model_dump(exclude=own) | {"seed": self.seed}
+        if self.distributed.sharding != "none" and config.trainable:
+            spec["device"] = "cpu"  # whole, it may be too large for a GPU; its parts are moved there block by block
         if checkpoint is None or not config.trainable:  # what is not trained is not in checkpoints
             return spec | {"source": config.model, "adapter": config.adapter}
         return spec | {"source": str(checkpoint / policy_id), "base": config.model if config.adapter else None}

@@ -11,12 +11,15 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from srpo_train.batching import EventBatch, event_minibatches
 from srpo_train.config import OptimConfig
 from srpo_train.diagnostics.gradients import measure_role_gradients
 from srpo_train.diagnostics.roles import describe_batch
+from srpo_train.distributed.dealing import Work, deal_work
+from srpo_train.distributed.ranks import Ranks
 from srpo_train.objective import Clip, LossTensors, Objective, engine_mismatch
 from srpo_train.optimizer import PolicyOptimizer, StepGuard, schedule_factor
 from srpo_train.policies.logprobs import ModelScorer
@@ -61,6 +64,8 @@ class Learner:
         temperature: Temperature the responses were sampled at; log-probabilities are taken at the same one.
         references: Frozen policies of the divergence penalty; needed when ``objective.kl_coef`` is positive.
         settings: Policies that are trained in another way, by id.
+        ranks: The processes that train together. Each is given the whole batch and computes the rows of its events;
+            reports and steps are the same on all.
     """
 
     def __init__(
@@ -73,10 +78,13 @@ class Learner:
         temperature: float = 1.0,
         references: Mapping[str, Policy] | None = None,
         settings: Mapping[str, PolicySettings] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         common = PolicySettings(optim=config, temperature=temperature)
         self._settings = dict.fromkeys(policies, common) | dict(settings or {})
         self._objective = objective
+        self._ranks = ranks or Ranks()
+        self._shards = {policy_id: policy.shards for policy_id, policy in policies.items() if policy.shards}
         self._config = config
         self._num_steps = num_steps
         self._scorers = self._score_with(policies, with_entropy=objective.entropy_coef != 0)
@@ -129,9 +137,10 @@ class Learner:
         self._rate_factor *= factor
 
     def state_dict(self) -> dict[str, Any]:
-        """Return optimiser states and counters, loadable with ``weights_only``."""
+        """Return optimiser states and counters, loadable with ``weights_only``; without those of `save_shards`."""
+        whole = {name: optimizer for name, optimizer in self._optimizers.items() if name not in self._shards}
         return {
-            "optimizers": {policy_id: optimizer.state_dict() for policy_id, optimizer in self._optimizers.items()},
+            "optimizers": {policy_id: optimizer.state_dict() for policy_id, optimizer in whole.items()},
             "guard": self._guard.state_dict(),
             "rate_factor": self._rate_factor,
         }
@@ -144,8 +153,22 @@ class Learner:
 
     def load_optimizers(self, state: Mapping[str, Any]) -> None:
         """Restore the optimisers alone: moments, and the weights behind half-precision parameters."""
-        for policy_id, optimizer in self._optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][policy_id])
+        for policy_id, stored in state["optimizers"].items():
+            self._optimizers[policy_id].load_state_dict(stored)
+
+    def save_shards(self, folder: Path) -> None:
+        """Write weights and moments of policies that are spread over the ranks, of which each writes its part."""
+        for policy_id, shards in self._shards.items():
+            shards.save_shards(folder / policy_id, self._optimizers[policy_id].adamw)
+
+    def load_shards(self, folder: Path) -> None:
+        """Restore what `save_shards` wrote, on however many ranks that was.
+
+        Raises:
+            CheckpointError: it cannot be read.
+        """
+        for policy_id, shards in self._shards.items():
+            shards.load_shards(folder / policy_id, self._optimizers[policy_id].adamw)
 
     def _minibatches(self, batch: EventBatch, seed: int) -> tuple[list[EventBatch], list[EventBatch]]:
         """Deal the mini-batches of all epochs, with log-probabilities as far as they are read.
@@ -172,12 +195,16 @@ class Learner:
 
     def _with_trainer_logprobs(self, batch: EventBatch) -> EventBatch:
         """Score with the trainer, and with a reference where it is needed; the engine's log-probabilities are kept."""
-        max_tokens = self._config.micro_batch_tokens
+        max_tokens, work = self._config.micro_batch_tokens, self._work(batch)._asdict()
         rows = [replace(row, engine_logprobs=row.old_logprobs) for row in batch.rows]
-        scored = with_logprobs(replace(batch, rows=rows), self._scorers, max_tokens=max_tokens)
+        scored = with_logprobs(replace(batch, rows=rows), self._scorers, max_tokens=max_tokens, **work)
         if self._objective.kl_coef:
-            scored = with_logprobs(scored, self._references, max_tokens=max_tokens, name="reference_logprobs")
+            scored = with_logprobs(scored, self._references, max_tokens=max_tokens, name="reference_logprobs", **work)
         return scored
+
+    def _work(self, batch: EventBatch) -> Work:
+        """This rank's forward passes over a mini-batch."""
+        return deal_work(batch, self._config.micro_batch_tokens, self._ranks, in_step=self._shards)
 
     def _role_gradients(self, first: EventBatch) -> dict[str, float]:
         """Measure the first mini-batch before its update, where every ratio is 1."""
@@ -199,7 +226,10 @@ class Learner:
             on_policy=is_first,
             frozen=self._scorers.keys() - self._optimizers.keys(),
             clips=self._clips,
+            **self._work(batch)._asdict(),
         )
+        for optimizer in self._optimizers.values():
+            optimizer.sum_gradients(self._ranks)
         norms = {policy_id: optimizer.clip() for policy_id, optimizer in self._optimizers.items()}
         self._step(gradient, norms, rates)
         report = gradient.diagnostics | {"loss": -gradient.value}

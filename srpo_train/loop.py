@@ -4,14 +4,19 @@ Everything random in a step is derived from the recipe's seed and the step's num
 weights, its optimisers and a step count. A run killed at any instant and resumed therefore repeats the steps after its
 last checkpoint and arrives at the same numbers as one that was never interrupted, as long as episodes are collected in
 rounds: asynchronous batches depend on timing, and floating-point numbers on batches.
+
+Several processes run the same loop side by side (`srpo_train.distributed`): each collects some of the groups, all get
+all episodes and build the same batch, and each computes the rows of its events. What is measured or decided on the main
+rank is told to the others, so that all take the same steps.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +31,17 @@ from srpo_train.checkpoint import Checkpoint, CheckpointStore
 from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
 from srpo_train.config import EnvConfig, Recipe
 from srpo_train.diagnostics.tokens import RoleStyles
+from srpo_train.distributed.collecting import RankCollector
+from srpo_train.distributed.ranks import Ranks, join_ranks
+from srpo_train.distributed.setup import require_supported, shard_policies
 from srpo_train.engines.background import as_streaming
-from srpo_train.engines.base import Sampling
+from srpo_train.engines.base import Engine, Sampling
 from srpo_train.engines.making import make_engines
 from srpo_train.engines.publishing import PublishingEngine, weights_of
 from srpo_train.evaluation import evaluate, require_tasks
 from srpo_train.experience import Experience, build_experience
 from srpo_train.learner import Learner, PolicySettings
-from srpo_train.metrics import Values, read_metrics
+from srpo_train.metrics import MutedMetrics, Values, read_metrics
 from srpo_train.objective import Clip
 from srpo_train.policies import Policy
 from srpo_train.policies.critic import Critic
@@ -51,6 +59,7 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _CRITIC_FOLDER = "_critic"  # no policy can be called so: ids begin with a letter or a digit
+_SHARDS_FOLDER = "_shards"
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> Path:
@@ -63,31 +72,38 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     Raises:
         ConfigError: the run directory holds another run, or the recipe does not fit the environment.
         CheckpointError: the newest checkpoint cannot be read.
+        RankLostError: another of the run's processes died or hangs.
     """
     if recipe.train.num_threads:
         torch.set_num_threads(recipe.train.num_threads)
-    with claimed_run_dir(recipe, resume=resume) as run_dir:
-        with Trainer(recipe, run_dir) as trainer:
+    with join_ranks(recipe.distributed.timeout_s) as ranks, contextlib.ExitStack() as claim:
+        require_supported(recipe, ranks)
+        run_dir = ranks.from_main(lambda: claim.enter_context(claimed_run_dir(recipe, resume=resume)))
+        with Trainer(recipe, run_dir, ranks) as trainer:
             trainer.run()
-        write_report(run_dir)
+        ranks.from_main(lambda: write_report(run_dir))
     return run_dir
 
 
 class Trainer:
-    """One run in one process.
+    """One run, in one process or in each of several.
 
     Args:
         recipe: The run.
         run_dir: Where it leaves its files; an existing checkpoint there is continued.
+        ranks: The run's processes, which all see `run_dir` under this path.
     """
 
-    def __init__(self, recipe: Recipe, run_dir: Path) -> None:
+    def __init__(self, recipe: Recipe, run_dir: Path, ranks: Ranks | None = None) -> None:
         self.recipe = recipe
         self._run_dir = run_dir
-        self._store = CheckpointStore(run_dir / "checkpoints", keep_last=recipe.train.keep_last)
-        checkpoint = self._store.latest()
+        self._ranks = ranks = ranks or Ranks()
+        folder, keep_last = run_dir / "checkpoints", recipe.train.keep_last
+        self._store = CheckpointStore(folder, keep_last=keep_last, is_read_only=not ranks.is_main)
+        checkpoint = ranks.from_main(self._store.latest)
         self._step = checkpoint.step if checkpoint else 0
-        self._num_tokens = _sampled_tokens(run_dir, self._step)
+        past = ranks.from_main(lambda: read_metrics(run_dir))
+        self._num_tokens = _sampled_tokens(past, self._step)
         make_env = _env_factory(recipe.env)
         env = make_env()
         make_eval_env = _env_factory(recipe.eval_env)
@@ -98,6 +114,7 @@ class Trainer:
         self._objective = recipe.build_objective()
         bases = Bases()
         self._team = Team.load(recipe.policy_specs(checkpoint.path if checkpoint else None), roles, bases)
+        self._shards = shard_policies(self._team, recipe, ranks)
         self._learner = Learner(
             self._team.policies,
             self._objective,
@@ -105,16 +122,27 @@ class Trainer:
             num_steps=recipe.train.num_steps,
             references=Team.load(recipe.reference_specs(), roles, bases).policies if self._objective.kl_coef else None,
             settings={policy_id: _settings_of(recipe, policy_id) for policy_id in recipe.policies},
+            ranks=ranks,
         )
         self._critic = self._load_critic(checkpoint) if self._objective.advantage.needs_critic else None
         self._styles = RoleStyles()
         if checkpoint:
-            self._restore(self._store.load_state(checkpoint))
-        self._engines = make_engines(self._team, recipe.engine)
+            self._restore(checkpoint)
+        self._is_served = recipe.engine.kind == "served"
+        self._engines: dict[str, Engine] = {}
+        with self._published_policies():
+            if ranks.is_main or not self._is_served:
+                self._engines = make_engines(self._team, recipe.engine)
         if recipe.rollout.mode == "asynchronous":
             self._engines = {policy_id: as_streaming(engine) for policy_id, engine in self._engines.items()}
-        self._metrics = open_metrics(recipe, run_dir, resume_step=self._step if checkpoint else None)
-        self._alarms = Alarms(recipe.alarms, read_metrics(run_dir) if checkpoint else ())
+        self._metrics = (
+            open_metrics(recipe, run_dir, resume_step=self._step if checkpoint else None)
+            if ranks.is_main
+            else MutedMetrics()
+        )
+        self._alarms = Alarms(
+            recipe.alarms, [line for line in past if line["step"] <= self._step] if checkpoint else ()
+        )
         self._is_stopped = False
         self._collector = self._make_collector(make_env)
         self._eval_collector = self._make_collector(make_eval_env)
@@ -145,8 +173,9 @@ class Trainer:
             if self._is_due(self.recipe.train.checkpoint_every) or self._is_stopped:
                 self._save()
 
-    def _log(self, metrics: Values) -> list[Alarm]:
+    def _log(self, measured: Values) -> list[Alarm]:
         """Write a step down and return the alarms that begin with it."""
+        metrics = self._ranks.from_main(lambda: measured)  # clocks and memory differ, and alarms may look at them
         alarms = self._alarms.check({"step": self._step, **metrics})
         self._metrics.log(self._step, {**metrics, **self._alarms.metrics()})
         for alarm in alarms:
@@ -171,14 +200,16 @@ class Trainer:
     def _roll_back(self, alarm: Alarm) -> None:
         """Take back weights and optimisers of the best checkpoint; steps, rates and a critic go on as they are."""
         best = self._alarms.best_step
-        good = None if best is None else self._store.not_after(best)
+        good = None if best is None else self._ranks.from_main(lambda: self._store.not_after(best))
         if good is None:
             self._metrics.warn(f"{alarm.name}: no checkpoint at or before the best evaluation (step {best}) to go to")
             return
         for policy in self._trained:
-            policy.restore(good.path / policy.policy_id)
+            if not policy.shards:
+                policy.restore(good.path / policy.policy_id)
             policy.version += 1
         self._learner.load_optimizers(self._store.load_state(good)["learner"])
+        self._learner.load_shards(good.path / _SHARDS_FOLDER)
         self._publish()
         self._metrics.warn(f"{alarm.name}: weights and optimisers are those of step {good.step} again")
 
@@ -234,14 +265,15 @@ class Trainer:
         keep = settings.group_size if settings.oversample else None
         collect = functools.partial(self._collector.collect, jobs, samplings, keep_per_group=keep)
         pause_s = _FIRST_PAUSE_S
-        for _ in range(settings.lost_step_retries):
-            try:
-                return collect()
-            except NoEpisodeError as error:
-                logger.warning("step %d is lost and tried again in %.0f s: %s", self._step + 1, pause_s, error)
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return collect()
+        with self._sampling_policies():
+            for _ in range(settings.lost_step_retries):
+                try:
+                    return collect()
+                except NoEpisodeError as error:
+                    logger.warning("step %d is lost and tried again in %.0f s: %s", self._step + 1, pause_s, error)
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            return collect()
 
     def _update(self, experience: Experience, step: int) -> dict[str, float]:
         if not experience.batch.num_events:
@@ -266,20 +298,38 @@ class Trainer:
     def _publish(self) -> None:
         """Bring engines with a copy of the weights up to date, before anything is sampled again."""
         engines = self._publishing
-        for policy in self._trained:
-            if policy.policy_id in engines:
-                engines[policy.policy_id].publish(policy.version, weights_of(policy))
+        with self._published_policies():
+            for policy in self._trained:
+                if policy.policy_id in engines:
+                    engines[policy.policy_id].publish(policy.version, weights_of(policy))
+
+    @contextlib.contextmanager
+    def _sampling_policies(self) -> Iterator[None]:
+        """Let engines that sample from the trainer's own models do so in the body, whoever holds the parts of them."""
+        with contextlib.ExitStack() as stack:
+            for shards in () if self._is_served else self._shards:
+                stack.enter_context(shards.assembled())
+            yield
+
+    @contextlib.contextmanager
+    def _published_policies(self) -> Iterator[None]:
+        """Let engines that hold a copy of the weights be given them in the body, whoever holds the parts of them."""
+        with contextlib.ExitStack() as stack:
+            for shards in self._shards if self._is_served else ():
+                stack.enter_context(shards.collected())
+            yield
 
     def _evaluate(self) -> dict[str, float]:
         begun = time.monotonic()
         settings = self.recipe.eval
-        result = evaluate(
-            self._eval_collector,
-            num_tasks=settings.num_tasks,
-            samples_per_task=settings.samples_per_task,
-            sampling=_sampling(settings),
-            seed=self.recipe.seed,
-        )
+        with self._sampling_policies():
+            result = evaluate(
+                self._eval_collector,
+                num_tasks=settings.num_tasks,
+                samples_per_task=settings.samples_per_task,
+                sampling=_sampling(settings),
+                seed=self.recipe.seed,
+            )
         return result.metrics | {"time/eval_s": time.monotonic() - begun}
 
     # --- state ----------------------------------------------------------------------------------------------------
@@ -294,12 +344,22 @@ class Trainer:
         if self._critic:
             state["critic"] = self._critic.state_dict()
         keeps_best = self.recipe.train.keep_best or self.recipe.alarms.needs_good_checkpoint
-        self._store.save(self._step, self._write_policies, state, best=self._alarms.best_step if keeps_best else None)
+        best = self._alarms.best_step if keeps_best else None
+        if self._ranks.is_main:
+            self._store.save(self._step, self._write_policies, state, best=best)
+        else:
+            self._write_policies(None)
+        self._ranks.from_main(lambda: None)  # a rank that ends now must not take the main one with it
 
-    def _write_policies(self, folder: Path) -> None:
+    def _write_policies(self, begun: Path | None) -> None:
+        """Write what a checkpoint holds beside the state; the main rank says where, the others add their parts."""
+        folder = self._ranks.from_main(lambda: begun)
+        assert folder is not None
         for policy in self._trained:  # the others are what the recipe names
-            policy.save(folder / policy.policy_id)
-        if self._critic:
+            if policy.shards or self._ranks.is_main:
+                policy.save(folder / policy.policy_id)
+        self._learner.save_shards(folder / _SHARDS_FOLDER)
+        if self._critic and self._ranks.is_main:
             self._critic.critic.save(folder / _CRITIC_FOLDER)
 
     def _load_critic(self, checkpoint: Checkpoint | None) -> ValueLearner:
@@ -316,15 +376,18 @@ class Trainer:
             self.recipe.critic_optim,
             value_clip=settings.value_clip,
             num_steps=self.recipe.train.num_steps,
+            ranks=self._ranks,
         )
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        state = self._store.load_state(checkpoint)
         if set(state["versions"]) != set(self._team.policies):
             raise CheckpointError(
                 f"{self._run_dir}: the checkpoint holds policies {sorted(state['versions'])}, the recipe "
                 f"{sorted(self._team.policies)}; start a new run with another name"
             )
         self._learner.load_state_dict(state["learner"])
+        self._learner.load_shards(checkpoint.path / _SHARDS_FOLDER)
         self._styles.load_state_dict(state["styles"])
         if self._critic:
             self._critic.load_state_dict(state["critic"])
@@ -333,7 +396,7 @@ class Trainer:
 
     def _save_events(self, episodes: tuple[Episode, ...]) -> None:
         kept = self.recipe.log.save_events
-        if kept == "none":
+        if kept == "none" or not self._ranks.is_main:
             return
         folder = self._run_dir / "events"
         path = folder / f"step-{self._step:06d}.jsonl"
@@ -343,9 +406,13 @@ class Trainer:
                 if other != path:
                     other.unlink()
 
-    def _make_collector(self, make_env: Callable[[], SetEnv]) -> Collector:
-        settings = self.recipe.rollout
-        return Collector(
+    def _make_collector(self, make_env: Callable[[], SetEnv]) -> RankCollector:
+        """A collector on every rank that has engines."""
+        settings, ranks = self.recipe.rollout, self._ranks
+        num_collecting = 1 if self._is_served else ranks.size
+        if not self._engines:
+            return RankCollector(None, ranks, num_collecting=num_collecting)
+        collector = Collector(
             make_env,
             self._engines,
             self._team.roles,
@@ -359,11 +426,12 @@ class Trainer:
             request_timeout_s=settings.request_timeout_s,
             episode_timeout_s=settings.episode_timeout_s,
         )
+        return RankCollector(collector, ranks, num_collecting=num_collecting)
 
 
-def _sampled_tokens(run_dir: Path, step: int) -> int:
+def _sampled_tokens(lines: Sequence[Values], step: int) -> int:
     """The training tokens that a run sampled up to a step."""
-    return int(sum(line.get("rollout/num_tokens", 0) for line in read_metrics(run_dir) if line["step"] <= step))
+    return int(sum(line.get("rollout/num_tokens", 0) for line in lines if line["step"] <= step))
 
 
 def _env_factory(config: EnvConfig) -> Callable[[], SetEnv]:

@@ -397,6 +397,19 @@ class MetricLogger:
         self.close()
 
 
+class MutedMetrics:
+    """Stands for the logger on ranks that are not the main one."""
+
+    def log(self, step: int, values: Values) -> None:
+        """Write nothing."""
+
+    def warn(self, message: str) -> None:
+        """Show nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 def read_metrics(path: str | Path) -> list[dict[str, float]]:
     """Read a metrics file, or that of a run directory; every line has its ``step``.
 

@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from srpo_envs.errors import NonFiniteError
 from srpo_train.config import OptimConfig
+from srpo_train.distributed.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,11 @@ class PolicyOptimizer:
         for parameter, master in self._pairs:
             _redirect_gradient(parameter, master)
 
+    @property
+    def adamw(self) -> torch.optim.AdamW:
+        """What steps; its parameters are the model's own where these are float32."""
+        return self._adamw
+
     def zero_grad(self) -> None:
         """Forget all gradients."""
         self._adamw.zero_grad(set_to_none=True)
@@ -54,10 +61,29 @@ class PolicyOptimizer:
         """Return the gradients summed so far, one tensor for each weight that has one."""
         return [weight.grad for weight in self._weights if weight.grad is not None]
 
+    def sum_gradients(self, ranks: Ranks) -> None:
+        """Sum over ranks what each has; a weight that has a gradient on one of them has it on all afterwards.
+
+        Gradients of parameters that are spread over the ranks are summed already, by the backward pass.
+        """
+        whole = [weight for weight in self._weights if not isinstance(weight, DTensor)]
+        if ranks.size == 1 or not whole:
+            return
+        has_gradient = torch.tensor([float(weight.grad is not None) for weight in whole])
+        moved = [weight for weight, count in zip(whole, ranks.share(has_gradient).tolist(), strict=True) if count]
+        for weight in moved:
+            weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        ranks.sum_into([weight.grad for weight in moved if weight.grad is not None])
+
     def clip(self) -> float:
         """Scale the gradient down to the largest norm and return its norm before; 0 where nothing was trained."""
         trained = [weight for weight in self._weights if weight.grad is not None]
-        return float(nn.utils.clip_grad_norm_(trained, self._max_grad_norm or math.inf)) if trained else 0.0
+        if not trained:
+            return 0.0
+        norm = nn.utils.get_total_norm([weight.grad for weight in trained if weight.grad is not None])
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        nn.utils.clip_grads_with_norm_(trained, self._max_grad_norm or math.inf, norm)
+        return float(norm)
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:

@@ -127,7 +127,8 @@ def may_change(key: str, recipe: Recipe) -> bool:
     if key == "train.num_steps":  # a decaying learning rate is a function of the length
         return recipe.optim.schedule == "constant"
     return key in ("name", "output_dir") or (
-        key.startswith(("train.", "log.", "alarms.")) and key != "train.num_threads"
+        key.startswith(("train.", "log.", "alarms.", "distributed."))
+        and key not in ("train.num_threads", "distributed.sharding")
     )
 
 

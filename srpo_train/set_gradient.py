@@ -10,7 +10,7 @@ member is ``A_e * rho_e * [not clipped] / (sqrt(K_e) * E)``. The result equals a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -29,6 +29,9 @@ Scorer = Callable[[Sequence[MemberRow]], TokenLogprobs]
 
 Partition = Sequence[Sequence[int]]
 """Row indices of each forward pass."""
+
+StandIns = Sequence[int | None]
+"""By forward pass, the row that is computed where the pass has none; None where such a pass is left out."""
 
 
 class Coefficients(NamedTuple):
@@ -66,6 +69,7 @@ def accumulate_set_gradient(
     frozen: Collection[str] = (),
     clips: Mapping[str, Clip] | None = None,
     partition: Partition | None = None,
+    stand_ins: StandIns | None = None,
     share: Callable[[Tensor], Tensor] | None = None,
 ) -> SetGradient:
     """Add the gradient of ``-J`` over one mini-batch of events to the policies' parameters.
@@ -81,6 +85,8 @@ def accumulate_set_gradient(
         frozen: policies that get no gradient; their members count in ratios and means as all do.
         clips: bounds of the ratio of policies that do not have the objective's.
         partition: row indices of each pass, of one policy each; together every row once, or with ``share`` this rank's.
+        stand_ins: by pass, a row of its policy where ranks make the pass together because the model's parameters are
+            spread over them. A rank with nothing to do in it computes the stand-in, whose numbers go nowhere.
         share: sums an [M, T] matrix over ranks (each holds the whole batch's description). Gradients are then to be
             *summed* over ranks too: the coefficients already divide by the counts of the whole mini-batch.
 
@@ -94,11 +100,11 @@ def accumulate_set_gradient(
     """
     partition = micro_batches(batch.rows, max_tokens) if partition is None else partition
     _check_partition(batch.rows, partition, is_local=share is not None)
-    scores = None if on_policy else score_rows(batch.rows, policies, partition, share=share)
+    scores = None if on_policy else score_rows(batch.rows, policies, partition, stand_ins=stand_ins, share=share)
     tensors = replace(loss_tensors(objective, batch, scores), clip_E=event_clips(objective, batch, clips or {}))
     value, coefficients = loss_coefficients(objective, tensors)
     coefficients = weigh_roles(objective.role_weights, batch.rows, coefficients)
-    num_rows_trained = backpropagate(batch.rows, policies, coefficients, partition, frozen)
+    num_rows_trained = backpropagate(batch.rows, policies, coefficients, partition, frozen, stand_ins)
     diagnostics = diagnose(objective, tensors) | describe_ratios(batch, tensors)
     return SetGradient(value=value, diagnostics=diagnostics, num_rows_trained=num_rows_trained)
 
@@ -109,6 +115,7 @@ def score_rows(
     policies: Mapping[str, Scorer],
     partition: Partition,
     *,
+    stand_ins: StandIns | None = None,
     share: Callable[[Tensor], Tensor] | None = None,
 ) -> TokenLogprobs:
     """Step (i): every row's log-probabilities, and entropies where all scorers give them, without gradient.
@@ -119,7 +126,11 @@ def score_rows(
     shape = (len(rows), max((len(row.token_ids) for row in rows), default=0))
     logprobs_MT, entropy_MT = torch.zeros((2, *shape), dtype=torch.float64)
     has_entropy = True
-    for part in partition:
+    for part, stand_in in _passes(partition, stand_ins):
+        if not part:
+            if stand_in is not None:
+                _score(rows, policies, [stand_in])
+            continue
         scored = _score(rows, policies, part)
         width = scored.logprobs_MT.shape[1]
         logprobs_MT[list(part), :width] = scored.logprobs_MT.to(logprobs_MT)
@@ -137,13 +148,18 @@ def with_logprobs(
     *,
     max_tokens: int,
     name: Literal["old_logprobs", "reference_logprobs"] = "old_logprobs",
+    partition: Partition | None = None,
+    stand_ins: StandIns | None = None,
+    share: Callable[[Tensor], Tensor] | None = None,
 ) -> EventBatch:
     """Score every row and store the result on it: old log-probabilities before the first update, or a reference's.
 
     The engine's own log-probabilities are not used for the ratio: summed over thousands of tokens, small differences
-    between engine and trainer would pass for a policy change.
+    between engine and trainer would pass for a policy change. Partition, stand-ins and share are those of
+    `accumulate_set_gradient`.
     """
-    scores = score_rows(batch.rows, policies, micro_batches(batch.rows, max_tokens)).logprobs_MT
+    partition = micro_batches(batch.rows, max_tokens) if partition is None else partition
+    scores = score_rows(batch.rows, policies, partition, stand_ins=stand_ins, share=share).logprobs_MT
     lists = [scores[index, : len(row.token_ids)].tolist() for index, row in enumerate(batch.rows)]
     rows = [_with_field(row, name, values) for row, values in zip(batch.rows, lists, strict=True)]
     return replace(batch, rows=rows)
@@ -225,23 +241,31 @@ def backpropagate(
     coefficients: Coefficients,
     partition: Partition,
     frozen: Collection[str] = (),
+    stand_ins: StandIns | None = None,
 ) -> int:
     """Step (iii): back-propagate ``-sum(coefficient * log-prob)`` pass by pass; rows with only zeros are left out.
 
     Rows whose event was clipped or has advantage zero, or whose policy is frozen, move nothing, so their forward pass
-    is saved.
+    is saved. A pass that ranks make together is left out where all ranks leave it out: no row of its policy moves.
 
     Returns:
         Number of rows that were back-propagated.
     """
     is_active_M = _is_active(coefficients).tolist()
+    moving = {row.policy_id for row, is_active in zip(rows, is_active_M, strict=True) if is_active} - set(frozen)
     num_rows = 0
-    for part in partition:
+    for part, stand_in in _passes(partition, stand_ins):
         active = [index for index in part if is_active_M[index] and rows[index].policy_id not in frozen]
         if active:
             torch.autograd.backward(_weighted_sum(_score(rows, policies, active), coefficients, active).neg())
             num_rows += len(active)
+        elif stand_in is not None and rows[stand_in].policy_id in moving:
+            torch.autograd.backward(0.0 * _score(rows, policies, [stand_in]).logprobs_MT.sum())
     return num_rows
+
+
+def _passes(partition: Partition, stand_ins: StandIns | None) -> Iterator[tuple[Sequence[int], int | None]]:
+    return zip(partition, stand_ins or [None] * len(partition), strict=True)
 
 
 def _is_active(coefficients: Coefficients) -> Tensor:

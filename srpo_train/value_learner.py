@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from srpo_train.batching import EventBatch, MemberRow, event_minibatches, micro_batches
+from srpo_train.batching import EventBatch, MemberRow, event_minibatches
 from srpo_train.config import OptimConfig
+from srpo_train.distributed.dealing import deal_work
+from srpo_train.distributed.ranks import Ranks
 from srpo_train.objective.value import explained_variance, share_clipped, value_loss
 from srpo_train.optimizer import PolicyOptimizer, StepGuard, schedule_factor
 from srpo_train.policies.critic import Critic
+from srpo_train.set_gradient import Partition
 
 
 class ValueLearner:
@@ -27,13 +31,17 @@ class ValueLearner:
         config: Its optimiser, and how a batch is cut.
         value_clip: Range of the clipped value loss.
         num_steps: Training steps in all, for the learning-rate schedule.
+        ranks: The processes that train together, each of which is given the whole batch.
     """
 
-    def __init__(self, critic: Critic, config: OptimConfig, *, value_clip: float, num_steps: int) -> None:
+    def __init__(
+        self, critic: Critic, config: OptimConfig, *, value_clip: float, num_steps: int, ranks: Ranks | None = None
+    ) -> None:
         self.critic = critic
         self._config = config
         self._value_clip = value_clip
         self._num_steps = num_steps
+        self._ranks = ranks or Ranks()
         self._optimizer = PolicyOptimizer(critic.parameters, config)
         self._guard = StepGuard("critic", config.max_nonfinite_steps)
 
@@ -43,10 +51,10 @@ class ValueLearner:
         rows = _prompts(batch)
         value_E = torch.zeros(batch.num_events, dtype=torch.float64)
         share_M, event_of_row_M = _member_share(batch), batch.event_of_row_M
-        for part in micro_batches(rows, self._config.micro_batch_tokens):
+        for part in self._passes(rows, batch):
             value_P = self.critic([rows[index] for index in part]).double().cpu()
             value_E.index_add_(0, event_of_row_M[part], share_M[part] * value_P)
-        return value_E
+        return self._ranks.share(value_E)
 
     def update(self, batch: EventBatch, *, step: int, seed: int) -> dict[str, float]:
         """Train on a batch with values and targets, and return ``train/...`` metrics.
@@ -94,6 +102,7 @@ class ValueLearner:
         (slope_E,) = torch.autograd.grad(loss, value_E)
         self._optimizer.zero_grad()
         self._backpropagate(part, slope_E)
+        self._optimizer.sum_gradients(self._ranks)
         norm = self._optimizer.clip()
         if self._guard.admits({"loss": loss.item(), "gradient norm": norm}):
             self._optimizer.step(rate)
@@ -106,10 +115,15 @@ class ValueLearner:
     def _backpropagate(self, part: EventBatch, slope_E: Tensor) -> None:
         """Back-propagate ``sum_e slope_e V(s_e)``; rows whose event has slope 0 move nothing and are left out."""
         rows, slope_M = _prompts(part), slope_E[part.event_of_row_M] * _member_share(part)
-        for pass_rows in micro_batches(rows, self._config.micro_batch_tokens):
+        for pass_rows in self._passes(rows, part):
             if active := [index for index in pass_rows if slope_M[index] != 0]:
                 value_P = self.critic([rows[index] for index in active])
                 torch.autograd.backward((value_P * slope_M[active].to(value_P)).sum())
+
+    def _passes(self, rows: Sequence[MemberRow], batch: EventBatch) -> Partition:
+        """This rank's forward passes over the prompts of a batch."""
+        prompts = replace(batch, rows=rows, advantage_M=None)
+        return deal_work(prompts, self._config.micro_batch_tokens, self._ranks).partition
 
 
 def _prompts(batch: EventBatch) -> list[MemberRow]:

@@ -40,10 +40,13 @@ def train(
         _show_plan(resolved)
         return
 
+    from srpo_train.distributed.ranks import is_main_process
     from srpo_train.loop import train as run  # after the recipe is known to be good: this imports torch
 
     hide_transformers_progress()
     run_dir = run(resolved, resume=resume)
+    if not is_main_process():  # of those that torchrun started, one speaks
+        return
     typer.echo(f"\n{_outcome(resolved, run_dir)}")
     typer.echo(f"run directory: {run_dir}\nreport:        {run_dir / 'report.md'}")
 

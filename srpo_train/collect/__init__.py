@@ -11,8 +11,8 @@ Seeds belong to requests, so that both give the same episodes wherever a respons
 Nothing here knows any particular environment.
 """
 
-from srpo_train.collect.collector import Collector, Mode
+from srpo_train.collect.collector import Collector, Collects, Mode
 from srpo_train.collect.jobs import EpisodeJob, FailedEpisode, OnEnd, Rollout
 from srpo_train.collect.requests import derive_seed
 
-__all__ = ["Collector", "EpisodeJob", "FailedEpisode", "Mode", "OnEnd", "Rollout", "derive_seed"]
+__all__ = ["Collector", "Collects", "EpisodeJob", "FailedEpisode", "Mode", "OnEnd", "Rollout", "derive_seed"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import ConfigError, near_miss
@@ -18,6 +18,21 @@ from srpo_train.engines.base import Engine, Sampling, StreamingEngine
 
 Mode = Literal["rounds", "asynchronous"]
 """Order of work."""
+
+
+class Collects(Protocol):
+    """Whatever brings back the episodes of jobs, as `Collector.collect` does."""
+
+    def collect(
+        self,
+        jobs: Sequence[EpisodeJob],
+        sampling: Sampling | Mapping[str, Sampling],
+        on_progress: Callable[[int, int], None] | None = None,
+        *,
+        keep_per_group: int | None = None,
+    ) -> Rollout:
+        """Run every job to its end and return the episodes in job order."""
+        ...
 
 
 class Collector:

@@ -63,7 +63,7 @@ def weights_of(policy: Policy) -> Iterable[tuple[str, Tensor]]:
 
     That includes both names of tied tensors: an engine that is given one of them may leave the other as it was.
     """
-    state: Mapping[str, Tensor] = (policy.share or policy.model).state_dict()
+    state: Mapping[str, Tensor] = (policy.share or policy.shards or policy.model).state_dict()
     return state.items()
 
 

@@ -12,7 +12,7 @@ import srpo_envs
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import ConfigError
 from srpo_envs.records import Episode
-from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
+from srpo_train.collect import Collector, Collects, EpisodeJob, Rollout, derive_seed
 from srpo_train.costs import Cost, clocks, episode_cost, summarize_costs, token_utility
 from srpo_train.engines.agent import Agent, AgentEngine
 from srpo_train.engines.base import Engine, Sampling
@@ -33,7 +33,7 @@ class Evaluation:
 
 
 def evaluate(
-    collector: Collector,
+    collector: Collects,
     *,
     num_tasks: int,
     samples_per_task: int,

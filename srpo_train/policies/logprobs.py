@@ -81,12 +81,16 @@ class ModelScorer:
     """Response tokens per tile; None picks by device."""
     active: Callable[[], AbstractContextManager[None]] = nullcontext
     """Makes a model that several policies share compute as the one that is scored."""
+    score: Callable[..., TokenLogprobs] | None = None
+    """What takes the place of `token_logprobs`, for a model that does not compute by itself."""
+    device: torch.device | None = None
+    """Where rows go; None takes the place of the parameters."""
 
     def __call__(self, rows: Sequence[MemberRow]) -> TokenLogprobs:
         """Pad the rows and score them."""
-        padded = pad_rows(rows, self.pad_token_id, next(self.model.parameters()).device)
+        padded = pad_rows(rows, self.pad_token_id, self.device or next(self.model.parameters()).device)
         with self.active():
-            return token_logprobs(
+            return (self.score or token_logprobs)(
                 self.model,
                 padded,
                 temperature=self.temperature,

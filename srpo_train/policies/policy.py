@@ -22,6 +22,8 @@ from srpo_train.policies.shared_base import Bases, Share, SharedBase
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from srpo_train.distributed.sharding import ShardedModel
+
 
 @dataclass(eq=False, kw_only=True)
 class Policy:
@@ -50,6 +52,8 @@ class Policy:
     """Variables given to the chat template, such as ``{"enable_thinking": False}``."""
     share: Share | None = None
     """The policy's part of a base that others use too; None when the model is its own."""
+    shards: ShardedModel | None = None
+    """The model spread over the processes of a run; None when this process has it whole."""
     is_trainable: bool = True
     """A policy that is not trained plays and is scored; it gets no gradient and no optimiser."""
 
@@ -130,8 +134,8 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
-        return self.model.device
+        """Where the model computes."""
+        return self.shards.device if self.shards else self.model.device
 
     @property
     def num_parameters(self) -> int:
@@ -191,7 +195,14 @@ class Policy:
 
     def scorer(self, *, temperature: float = 1.0, with_entropy: bool = False) -> ModelScorer:
         """Return the policy as a function from member rows to token log-probabilities."""
-        return ModelScorer(model=self.model, temperature=temperature, with_entropy=with_entropy, active=self.active)
+        return ModelScorer(
+            model=self.model,
+            temperature=temperature,
+            with_entropy=with_entropy,
+            active=self.active,
+            score=self.shards.score if self.shards else None,
+            device=self.device if self.shards else None,
+        )
 
     @contextlib.contextmanager
     def sampling_mode(self) -> Iterator[None]:
@@ -220,8 +231,8 @@ class Policy:
         target = Path(directory)
         target.mkdir(parents=True, exist_ok=True)
         with silent():
-            if self.share:
-                self.share.save(target)
+            if owner := self.share or self.shards:
+                owner.save(target)
             else:
                 self.model.save_pretrained(target)
             self.tokenizer.save_pretrained(target)
