@@ -227,9 +227,8 @@ def _check_openai() -> EngineReport:
 
     policy = conformance_policy()
     with answer_in_batches() as batches, serve_texts(batches, policy.context_length or 0) as url:
-        return check_engine(
-            lambda: OpenAIEngine("conformance", url, MODEL, max_concurrent=64), policy, lacks=("tokens",)
-        )
+        engine = OpenAIEngine("conformance", url, MODEL, max_concurrent=64)
+        return check_engine(lambda: engine, policy, lacks=["tokens"])
 
 
 def _check_agent() -> EngineReport:
@@ -237,11 +236,9 @@ def _check_agent() -> EngineReport:
     from srpo_train.engines.conformance_endpoint import answer_in_batches
 
     with answer_in_batches() as batches:
-        return check_engine(
-            lambda: AgentEngine("conformance", batches.play, max_concurrent=64),
-            conformance_policy(),
-            lacks=("tokens", "finish reasons", "seeds", "temperature"),
-        )
+        engine = AgentEngine("conformance", batches.play, max_concurrent=64)
+        lacks: list[Feature] = ["tokens", "finish reasons", "seeds", "temperature"]
+        return check_engine(lambda: engine, conformance_policy(), lacks=lacks)
 
 
 @contextlib.contextmanager

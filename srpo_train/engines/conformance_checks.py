@@ -321,7 +321,7 @@ def _stopped(bench: Bench, free: Generation, stop: Sequence[str]) -> Answer:
 def empty(bench: Bench) -> None:
     """Empty completion: an eos at once gives one token and no text, and is an answer."""
     for prompt in bench.prompts:
-        for generation in bench.sample([bench.request(seed, prompt=prompt) for seed in range(200)]):
+        for generation in bench.sample([bench.request(seed, prompt=prompt, limit=2) for seed in range(200)]):
             expect(generation.finish_reason != "abort", generation.abort_reason)
             if _is_empty(bench, generation):
                 expect(generation.finish_reason == "stop", f"it ended by {generation.finish_reason}")

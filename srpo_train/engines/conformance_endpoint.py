@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -74,7 +74,7 @@ class Batches:
         generation = self.answer(request, Sampling())
         if generation.finish_reason == "abort":
             raise ValueError(generation.abort_reason)
-        text, stop = _cut(generation.text, member.stop)
+        text, stop = cut_at_stop(generation.text, member.stop)
         return AgentReply(text=text + (stop or ""), num_tokens=generation.num_tokens)
 
     def close(self) -> None:
@@ -131,11 +131,7 @@ def serve_texts(batches: Batches, context_length: int) -> Iterator[str]:
     Yields:
         The base URL.
     """
-
-    class Handler(_Handler):
-        answer = functools.partial(_complete, batches, context_length)
-
-    with _Server(("127.0.0.1", 0), Handler) as server:
+    with _Server(functools.partial(_complete, batches, context_length)) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
@@ -164,7 +160,7 @@ def _complete(batches: Batches, context_length: int, body: Mapping[str, Any]) ->
     if generation.finish_reason == "abort" or num_prompt_tokens + (limit or 1) > context_length:
         asked = f"{num_prompt_tokens} tokens of prompt and {limit or 1} of response"
         return 400, _error(f"the maximum context length is {context_length} tokens, not {asked}")
-    text, stop_reason = _cut(generation.text, stop)
+    text, stop_reason = cut_at_stop(generation.text, stop)
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": text},
@@ -175,7 +171,7 @@ def _complete(batches: Batches, context_length: int, body: Mapping[str, Any]) ->
     return 200, {"object": "chat.completion", "model": MODEL, "choices": [choice], "usage": usage}
 
 
-def _cut(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
+def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
     """Return a response without the stop text that came first and what stood after it, and that stop text."""
     ends = [(text.index(end) + len(end), end) for end in stop if end in text]
     if not ends:
@@ -188,10 +184,17 @@ def _error(message: str) -> Mapping[str, Any]:
     return {"error": {"message": message}}
 
 
+_Reply = Callable[[Mapping[str, Any]], tuple[int, Mapping[str, Any]]]
+
+
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # connections that a client keeps open have a thread each
     request_queue_size = 256
+
+    def __init__(self, reply: _Reply) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.reply = reply
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: the client gave its request up."""
@@ -199,12 +202,13 @@ class _Server(http.server.ThreadingHTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    answer: ClassVar[Callable[[Mapping[str, Any]], tuple[int, Mapping[str, Any]]]]
+    wbufsize = -1  # head and body in one piece: the body would wait until the head is acknowledged
+    server: _Server
 
     def do_POST(self) -> None:  # the name is the standard library's
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         try:
-            status, reply = self.answer(body)
+            status, reply = self.server.reply(body)
         except EngineError as error:
             status, reply = 500, _error(str(error))
         content = json.dumps(reply).encode()
