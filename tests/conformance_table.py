@@ -19,6 +19,4 @@ def documented(engine: str) -> dict[str, str]:
 
 def found(report) -> dict[str, str]:
     """The same of a report."""
-    from srpo_train.engines.conformance import SIGNS
-
-    return {result.promise: SIGNS[result.outcome] for result in report.results}
+    return {result.promise: result.sign for result in report.results}

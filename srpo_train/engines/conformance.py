@@ -14,14 +14,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from srpo_envs.errors import ConfigError, ConformanceError, MissingExtraError, SrpoError, near_miss
 from srpo_train.engines.background import BackgroundEngine
 from srpo_train.engines.base import Engine, GenerationRequest
-from srpo_train.engines.conformance_checks import CHECKS, Bench, Broken, NotApplicable
+from srpo_train.engines.conformance_checks import CHECKS, Bench, Broken, Feature, NotApplicable, NotOffered
 from srpo_train.engines.conformance_policy import PROMPTS, conformance_adapter, conformance_policy
 from srpo_train.engines.publishing import weights_of
 from srpo_train.engines.scripted import EOS_ID, ScriptedEngine, decode_bytes
@@ -36,8 +36,7 @@ STOPS = (("a",), (">", "b"), ("b>",), ("é", "\n"), ("<think>",))
 _TOLERANCES = {"float32": 1e-4, "bfloat16": 0.3, "float16": 0.05}
 """Largest difference of a log-probability by number format; bfloat16 has 8 bits, logits of 8 are off by 1/32 each."""
 
-SIGNS = {"kept": "yes", "broken": "**no**", "not tried": "–"}
-"""How outcomes stand in the table."""
+_SIGNS = {"kept": "yes", "broken": "**no**", "not tried": "–"}
 
 _ADAPTER = ", an adapter"
 
@@ -50,10 +49,16 @@ class CheckResult:
     """Name of the check."""
     promise: str
     """What it checks, in a line."""
-    outcome: Literal["kept", "broken", "not tried"]
-    """Whether the engine keeps the promise; a check that had nothing to bite on was not tried."""
+    outcome: Literal["kept", "broken", "not tried", "not offered"]
+    """Whether the engine keeps the promise; a check that had nothing to bite on was not tried, and one about something
+    that the engine does without is not offered."""
     detail: str = ""
-    """What is wrong, or why it was not tried."""
+    """What is wrong, why it was not tried, or what the engine does without."""
+
+    @property
+    def sign(self) -> str:
+        """How it stands in the table."""
+        return self.detail if self.outcome == "not offered" else _SIGNS[self.outcome]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +94,7 @@ def check_engine(
     tolerance: float | None = None,
     decode: Callable[[Sequence[int]], str] | None = None,
     eos_ids: Sequence[int] | None = None,
+    lacks: Collection[Feature] = (),
     checks: Sequence[Callable[[Bench], None]] = CHECKS,
 ) -> EngineReport:
     """Try every promise on an engine.
@@ -102,6 +108,8 @@ def check_engine(
         tolerance: Largest difference of a log-probability; None decides by the policy's number format.
         decode: Text of tokens; None takes the policy's.
         eos_ids: Tokens that end a response; None takes the policy's.
+        lacks: What it does without, such as ``tokens``; promises about that are not offered, and without tokens the
+            others are tried on texts.
         checks: What to try.
 
     Raises:
@@ -117,6 +125,7 @@ def check_engine(
         prompts=prompts,
         stops=stops,
         tolerance=_tolerance(policy) if tolerance is None else tolerance,
+        lacks=lacks,
     )
     try:
         results = tuple(_try(check, bench) for check in checks)
@@ -128,10 +137,8 @@ def check_engine(
 def format_table(reports: Sequence[EngineReport]) -> str:
     """Return the reports side by side as a Markdown table."""
     head = ["promise", *(f"`{report.engine}`" for report in reports)]
-    rows = [
-        [result.promise, *(SIGNS[report.outcome(result.name)] for report in reports)] for result in reports[0].results
-    ]
-    lines = [head, ["---"] * len(head), *rows]
+    rows = zip(*(report.results for report in reports), strict=True)
+    lines = [head, ["---"] * len(head), *([row[0].promise, *(result.sign for result in row)] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -143,6 +150,8 @@ def _try(check: Callable[[Bench], None], bench: Bench) -> CheckResult:
     promise = (check.__doc__ or "").strip().removesuffix(".")
     try:
         check(bench)
+    except NotOffered as reason:
+        return CheckResult(name=check.__name__, promise=promise, outcome="not offered", detail=str(reason))
     except NotApplicable as reason:
         return CheckResult(name=check.__name__, promise=promise, outcome="not tried", detail=str(reason))
     except (Broken, SrpoError) as problem:
@@ -212,6 +221,26 @@ def _check_served_adapter() -> EngineReport:
     return replace(report, engine=report.engine + _ADAPTER)
 
 
+def _check_openai() -> EngineReport:
+    from srpo_train.engines.conformance_endpoint import MODEL, answer_in_batches, serve_texts
+    from srpo_train.engines.openai import OpenAIEngine
+
+    policy = conformance_policy()
+    with answer_in_batches() as batches, serve_texts(batches, policy.context_length or 0) as url:
+        engine = OpenAIEngine("conformance", url, MODEL, max_concurrent=64)
+        return check_engine(lambda: engine, policy, lacks=["tokens"])
+
+
+def _check_agent() -> EngineReport:
+    from srpo_train.engines.agent import AgentEngine
+    from srpo_train.engines.conformance_endpoint import answer_in_batches
+
+    with answer_in_batches() as batches:
+        engine = AgentEngine("conformance", batches.play, max_concurrent=64)
+        lacks: list[Feature] = ["tokens", "finish reasons", "seeds", "temperature"]
+        return check_engine(lambda: engine, conformance_policy(), lacks=lacks)
+
+
 @contextlib.contextmanager
 def serve_conformance_policy(*, num_adapters: int = 0, port: int = 0) -> Iterator[ServerProcess]:
     """Run a vLLM server with the weights of `conformance_policy` for the time of the body."""
@@ -241,6 +270,8 @@ ENGINES: dict[str, Callable[[], EngineReport]] = {
     "vllm-adapter": _check_vllm_adapter,
     "served": _check_served,
     "served-adapter": _check_served_adapter,
+    "openai": _check_openai,
+    "agent": _check_agent,
 }
 """The suite on each engine of this package."""
 

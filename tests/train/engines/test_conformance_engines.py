@@ -8,9 +8,10 @@ import pytest
 from conformance_table import documented, found
 
 from srpo_envs.errors import ConfigError, ConformanceError
-from srpo_train.engines import ScriptedEngine
-from srpo_train.engines.conformance import ENGINES, check_engine, main
-from srpo_train.engines.conformance_checks import CHECKS, company, publication, record
+from srpo_train.engines import Sampling, ScriptedEngine
+from srpo_train.engines.conformance import ENGINES, check_engine, format_table, main
+from srpo_train.engines.conformance_checks import CHECKS, answers, company, counts, publication, record
+from srpo_train.engines.conformance_endpoint import cut_at_stop
 from srpo_train.engines.conformance_policy import conformance_policy
 from srpo_train.engines.transformers import TransformersEngine
 
@@ -22,7 +23,7 @@ def policy():
 
 @pytest.fixture(scope="module")
 def reports():
-    return [ENGINES[name]() for name in ("scripted", "transformers", "background")]
+    return [ENGINES[name]() for name in ("scripted", "transformers", "background", "openai", "agent")]
 
 
 def broken(report) -> set[str]:
@@ -66,7 +67,7 @@ def change(**changes):
 ALTERATIONS = {
     "record": change(text=lambda g: g.text + " "),
     "logprobs": change(logprobs=lambda g: tuple(value - 0.001 for value in g.logprobs)),
-    "limits": change(finish_reason=lambda g: "stop" if g.finish_reason == "length" else g.finish_reason),
+    "reasons": change(finish_reason=lambda g: "stop" if g.finish_reason == "length" else g.finish_reason),
     "company": lambda g, requests: dataclasses.replace(g, text=g.text, token_ids=g.token_ids[: len(requests)]),
     "overlong_prompts": change(is_hopeless=False),
     "cut_character": change(text=lambda g: g.text.rstrip("\ufffd")),
@@ -106,11 +107,90 @@ class Dropping(TransformersEngine):
 
 @pytest.mark.parametrize(
     ("engine", "check"),
-    [(SharedRandomness, company), (Copy, publication), (Dropping, record)],
+    [(SharedRandomness, company), (Copy, publication), (Dropping, answers)],
     ids=lambda x: x.__name__,
 )
 def test_a_faulty_engine_is_found_out(policy, engine, check):
     assert broken(check_engine(lambda: engine(policy), policy, checks=[check])) == {check.__name__}
+
+
+class Texts(TransformersEngine):
+    """The transformers engine without its tokens, as an endpoint would have it."""
+
+    def generate(self, requests, sampling):
+        generations = super().generate(requests, sampling)
+        return [self.text_of(*pair) for pair in zip(generations, requests, strict=True)]
+
+    def text_of(self, generation, request):
+        text, stop = cut_at_stop(generation.text, request.stop)
+        count = len(generation.token_ids)
+        return dataclasses.replace(
+            generation, text=text + (stop or ""), token_ids=(), logprobs=(), num_unseen_tokens=count
+        )
+
+
+class AlteredTexts(Texts):
+    """The same, with something done to requests and sampling before, and to texts afterwards."""
+
+    def __init__(self, policy, *, ask=None, say=None, sampling=None) -> None:
+        super().__init__(policy)
+        self._ask, self._say, self._sampling = ask or {}, say, sampling
+
+    def generate(self, requests, sampling):
+        asked = [dataclasses.replace(request, **self._ask) for request in requests]
+        return super().generate(asked, self._sampling or sampling)
+
+    def text_of(self, generation, request):
+        text = super().text_of(generation, request)
+        return dataclasses.replace(text, **self._say(text, request)) if self._say else text
+
+
+def give_up_what_is_empty(generation, request):
+    return {} if generation.text else {"finish_reason": "abort", "abort_reason": "no content"}
+
+
+FAULTY_TEXTS = {
+    "the limit is ignored": ("limits", {"ask": {"max_new_tokens": 24}}),
+    "a short text is another one": (
+        "limits",
+        {"say": lambda g, request: {"text": g.text[1:] if request.max_new_tokens < 24 else g.text}},
+    ),
+    "one token too many": ("counts", {"say": lambda g, _: {"num_unseen_tokens": g.num_unseen_tokens + 1}}),
+    "nothing is ever cut": ("reasons", {"say": lambda *_: {"finish_reason": "stop"}}),
+    "the stop text is lost": ("stop_texts", {"say": lambda g, r: {"text": g.text.removesuffix((*r.stop, "")[0])}}),
+    "the stop text is ignored": ("stop_texts", {"ask": {"stop": ()}}),
+    "no text is no answer": ("empty", {"say": give_up_what_is_empty}),
+    "a character is lost": (
+        "cut_character",
+        {"say": lambda g, r: {"text": g.text if r.max_new_tokens == 24 else g.text.encode("ascii", "ignore").decode()}},
+    ),
+    "one seed for all": ("samples", {"ask": {"seed": 0}}),
+    "the temperature is ignored": ("greedy", {"sampling": Sampling()}),
+    "an over-long prompt is to be asked again": ("overlong_prompts", {"say": lambda *_: {"is_hopeless": False}}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTY_TEXTS)
+def test_a_faulty_engine_of_texts_is_found_out(policy, fault):
+    name, changes = FAULTY_TEXTS[fault]
+    checks = [check for check in CHECKS if check.__name__ == name]
+    report = check_engine(lambda: AlteredTexts(policy, **changes), policy, lacks=["tokens"], checks=checks)
+    assert broken(report) == {name}
+
+
+def test_an_engine_of_texts_that_has_no_fault_is_found_to_have_none(policy):
+    report = check_engine(lambda: Texts(policy), policy, lacks=["tokens"])
+    report.require()
+    kept = {result.name for result in report.results if result.outcome == "kept"}
+    assert kept >= {name for name, _ in FAULTY_TEXTS.values()}
+
+
+def test_what_an_engine_does_without_is_said_and_not_ticked(policy):
+    lacks = ["tokens", "token counts"]
+    report = check_engine(lambda: Texts(policy), policy, lacks=lacks, checks=[record, counts])
+    assert [result.sign for result in report.results] == ["no tokens", "no token counts"]
+    assert format_table([report]).splitlines()[2].endswith("| no tokens |")
+    report.require()
 
 
 def test_the_suite_leaves_the_policy_as_it_was(policy):
