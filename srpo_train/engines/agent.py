@@ -144,7 +144,7 @@ class _Calls:
         begun = time.monotonic()
         try:
             outcome = _Outcome(value=self._agent(self._members[number]))
-        except BaseException as error:  # noqa: BLE001  the boundary to code that is not ours: even sys.exit is its failure
+        except BaseException as error:
             outcome = _Outcome(error=error)
         timed = dataclasses.replace(outcome, duration_s=time.monotonic() - begun, waited_s=begun - self._asked)
         self._finished.put((number, timed))
