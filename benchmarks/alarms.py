@@ -60,11 +60,17 @@ TRIALS = (
     ),
     Trial(
         "amplification",
-        "isolated solvers, summed and unclipped, at a rate that rises",
+        "isolated solvers that write the same (temperature 0.3), compared over all questions, summed and unclipped",
         "amplification",
         "tiny-arithmetic-isolated",
-        (*UNBOUNDED, "optim.lr=3e-3", "optim.warmup_steps=24", "log.role_gradients_every=1"),
-        24,
+        (
+            *UNBOUNDED,
+            "sampling.temperature=0.3",
+            "objective.group_key=['event_type']",
+            "optim.lr=1e-3",
+            "log.role_gradients_every=1",
+        ),
+        14,
     ),
     Trial(
         "capture",

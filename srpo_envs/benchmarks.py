@@ -1,7 +1,7 @@
-"""The benchmarks of the paper by name: where each is found, how many tasks it has, how it is asked and graded.
+"""Benchmarks by name, the paper's and some of programs: where each is found, how many tasks it has, how it is graded.
 
 The table says what an evaluation needs to know; where a set is found and how its rows are read stays with its task
-family (`MATH_SETS`, `QA_SETS`). A set comes from the hub or from a local file::
+family (`MATH_SETS`, `QA_SETS`, `CODE_SETS`). A set comes from the hub or from a local file::
 
     benchmark = find_benchmark("math500")
     kwargs = benchmark.place_in("MathSolverVerifier-v0", {"num_solvers": 5}, path="math500.jsonl")
@@ -24,12 +24,13 @@ from typing import Any, Literal
 from srpo_envs import registry
 from srpo_envs.errors import ConfigError, UnknownIdError, near_miss
 from srpo_envs.tasks.base import Task, TaskFamily
+from srpo_envs.tasks.code_formats import CODE_SETS
 from srpo_envs.tasks.loading import Choice, PublishedSet
 from srpo_envs.tasks.math_formats import MATH_SETS
 from srpo_envs.tasks.qa_formats import QA_SETS
 from srpo_envs.workflows.registered import FAMILIES
 
-Group = Literal["math", "single-hop", "multi-hop"]
+Group = Literal["math", "single-hop", "multi-hop", "code"]
 
 _CHOOSING = tuple(field.name for field in dataclasses.fields(Choice))
 """Arguments of an environment that say which tasks it plays; everything else is about how."""
@@ -61,6 +62,12 @@ BENCHMARK_FAMILIES = {
         sets=QA_SETS,
         prompt="the question as published; the answer goes between <answer> tags",
         grading="equal to a golden answer after SQuAD's normalisation",
+    ),
+    "code": BenchmarkFamily(
+        tasks=FAMILIES["Code"],
+        sets=CODE_SETS,
+        prompt="the problem as published and how the program is called; the program goes into a fenced block",
+        grading="the program passes all hidden tests, run in the sandbox",
     ),
 }
 """By name."""
@@ -168,9 +175,16 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark(name="2wiki", title="2Wiki", family="qa", group="multi-hop", split="dev", counts=(12576,)),
         Benchmark(name="musique", title="MuSiQue", family="qa", group="multi-hop", split="dev", counts=(2417,)),
         Benchmark(name="bamboogle", title="Bamboogle", family="qa", group="multi-hop", split="test", counts=(125,)),
+        Benchmark(name="humaneval", title="HumanEval", family="code", group="code", split="test", counts=(164,)),
+        Benchmark(name="mbpp", title="MBPP", family="code", group="code", split="test", counts=(500,)),
+        Benchmark(
+            name="livecodebench", title="LiveCodeBench v5", family="code", group="code", split="test", counts=(880,)
+        ),
+        Benchmark(name="deepcoder", title="DeepCoder (LCB)", family="code", group="code", split="test", counts=(279,)),
+        Benchmark(name="taco", title="TACO", family="code", group="code", split="test", counts=(1000,)),
     )
 }
-"""By name, in the order of the paper's tables 1 and 2."""
+"""By name: those of the paper's tables 1 and 2 in their order, then those of programs."""
 
 
 def find_benchmark(name: str) -> Benchmark:

@@ -45,7 +45,8 @@ def default_policy(member: Member, rng: np.random.Generator) -> str:
         route = ("1", "1,2", "STOP")[rng.integers(3)]
         box = ("Correct", "Incorrect", *range(8))[rng.integers(10)]
         plan = "SUBTASK 1: this\nSUBTASK 2: that"
-        return f"{plan}\n\\boxed{{{box}}} <verify>{verdict}</verify> <route>{route}</route>"
+        program = "```python\nprint(1)\n```"
+        return f"{plan}\n\\boxed{{{box}}} <verify>{verdict}</verify> <route>{route}</route>\n{program}"
     if kind < 0.8:
         return HOSTILE_TEXTS[rng.integers(len(HOSTILE_TEXTS))]
     return FreeText(rng).sample()

@@ -61,11 +61,15 @@ class Pairing:
 
     def __call__(self, **kwargs: Any) -> SetEnv:
         """Return a new environment; each argument goes to whichever of the two takes it."""
-        workflow, family = _load(self.workflow), _load(self.family)
-        names = accepted_arguments(family)
-        tasks = family(**{name: value for name, value in kwargs.items() if name in names})
-        env: SetEnv = workflow(tasks, **self.fixed, **{k: value for k, value in kwargs.items() if k not in names})
+        of_tasks, of_workflow = self.split(kwargs)
+        env: SetEnv = _load(self.workflow)(_load(self.family)(**of_tasks), **self.fixed, **of_workflow)
         return env
+
+    def split(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the arguments that choose tasks, and those that say how they are worked on."""
+        names = accepted_arguments(_load(self.family))
+        of_tasks = {name: value for name, value in kwargs.items() if name in names}
+        return of_tasks, {name: value for name, value in kwargs.items() if name not in names}
 
     def accepted(self) -> dict[str, inspect.Parameter]:
         """Return the arguments of both, without the fixed ones.

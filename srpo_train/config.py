@@ -157,7 +157,7 @@ class PolicyConfig(Section):
 
     model: str
     """Directory or hub id of a transformers causal model, or directory of a LoRA adapter; `builtin:tiny-team`,
-    `builtin:tiny-searchers` and `builtin:tiny-workflows` ship with the package."""
+    `builtin:tiny-searchers`, `builtin:tiny-workflows` and `builtin:tiny-coders` ship with the package."""
     trainable: bool = True
     """`false` for a policy that plays and is never updated; its events still count in the objective."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

@@ -118,12 +118,12 @@ def _check_is_same(run_dir: Path, recipe: Recipe, *, resume: bool) -> None:
     if not resume:
         raise ConfigError(f"{run_dir}: already holds a run; continue it with --resume, or choose another --name")
     stored = load_recipe(run_dir / RECIPE_FILE)
-    if moved := [key for key in stored.differences(recipe) if not _may_change(key, recipe)]:
+    if moved := [key for key in stored.differences(recipe) if not may_change(key, recipe)]:
         raise ConfigError(f"{run_dir}: the recipe differs from the stored one in {', '.join(moved)}; use --name")
 
 
-def _may_change(key: str, recipe: Recipe) -> bool:
-    """Whether a continued run may have another value: place, length and housekeeping yes, what moves its numbers no."""
+def may_change(key: str, recipe: Recipe) -> bool:
+    """Return whether a continued run may have another value of a key: of what moves its numbers it may not."""
     if key == "train.num_steps":  # a decaying learning rate is a function of the length
         return recipe.optim.schedule == "constant"
     return key in ("name", "output_dir") or (

@@ -6,13 +6,15 @@ from srpo_envs.registry import NAMESPACE, Pairing, register
 
 FAMILIES = {
     "Arithmetic": "srpo_envs.tasks.arithmetic:Arithmetic",
+    "Code": "srpo_envs.tasks.programs:Programs",
     "Math": "srpo_envs.tasks.math_problems:MathProblems",
     "QA": "srpo_envs.tasks.question_answering:QuestionAnswering",
+    "TinyCode": "srpo_envs.tasks.tiny_code:TinyCode",
     "Village": "srpo_envs.tasks.village:Village",
 }
 """Task families by the first part of a name."""
 
-_ANSWERED = ("Arithmetic", "Math")
+_ANSWERED = ("Arithmetic", "Code", "Math", "TinyCode")
 """Families whose questions are answered without a search; a name added here has every workflow over them."""
 
 _SOLVER_VERIFIER = "srpo_envs.workflows.solver_verifier:SolverVerifier"

@@ -50,7 +50,7 @@ def _amplification(history: History, config: AlarmsConfig) -> Iterator[Trouble]:
     settings = config.amplification
     for role in history.roles("train/member_grad_amplification/"):
         norms, perplexities = (history.values(f"train/{name}/{role}") for name in ("role_grad_norm", "perplexity"))
-        alignment = history.values(f"train/member_grad_amplification/{role}")[-1]
+        alignment = statistics.fmean(history.values(f"train/member_grad_amplification/{role}")[-settings.patience :])
         if len(norms) < 3 or not perplexities:
             continue
         usual, calmest = statistics.median(norms[:-1]), min(perplexities)

@@ -39,8 +39,10 @@ class AmplificationAlarm(_Alarm):
     """Norm of the role's gradient over its median so far."""
     alignment: _Factor = 1.2
     """Norm of the members' summed gradients over that of unrelated ones (`train/member_grad_amplification/{role}`)."""
-    perplexity: _Factor = 1.2
-    """The role's perplexity over its lowest so far."""
+    perplexity: _Factor = 1.03
+    """The role's perplexity over its lowest so far; in a run that goes well it falls."""
+    patience: PositiveInt = 3
+    """Measurements over which the alignment is averaged; each is of a few events only."""
 
 
 class CaptureAlarm(_Alarm):

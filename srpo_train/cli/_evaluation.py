@@ -248,14 +248,15 @@ def _warnings(results: Results) -> Iterator[str]:
 
 def _losses(name: str, found: BenchmarkResult, samples: int) -> Iterator[str]:
     lost = sum(result.num_failed for result in found.seeds.values())
-    unanswered = sum((Counter(result.reasons) for result in found.seeds.values()), Counter[str]())
+    unanswered = sum(result.num_unanswered for result in found.seeds.values())
+    reasons = sum((Counter(result.reasons) for result in found.seeds.values()), Counter[str]())
     if lost:
         yield f"{name}: {_count(lost, 'sample')} lost and in no score; the same command tries them again"
     if missing := sum(found.num_tasks * samples - r.num_samples - r.num_failed for r in found.seeds.values()):
         yield f"{name}: {_count(missing, 'sample')} not drawn yet; the same command goes on"
-    if num_wrong := sum(unanswered.values()) - lost:
-        yield f"{name}: {_count(num_wrong, 'sample')} without an answer, counted as wrong"
-    for reason, number in unanswered.most_common(_MOST_REASONS):
+    if unanswered:
+        yield f"{name}: {_count(unanswered, 'sample')} without an answer, counted as wrong"
+    for reason, number in reasons.most_common(_MOST_REASONS):
         yield f"  {number:,} x {reason}"
 
 

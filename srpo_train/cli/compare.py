@@ -50,7 +50,8 @@ def compare(
 
 
 def _described(results: Results) -> str:
-    return f"{results.method}, {results.source}"
+    limits = ", ".join(f"{limit} {amount:g}" for limit, amount in (results.budget or {}).items())
+    return f"{results.method}, {results.source}, {f'budget {limits}' if limits else 'no budget'}"
 
 
 def _table(comparisons: list[Comparison], samples: int) -> Table:

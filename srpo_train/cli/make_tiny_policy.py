@@ -11,7 +11,7 @@ import typer
 def make_tiny_policy(
     output_dir: Annotated[Path, typer.Argument(help="New or empty directory for the checkpoint.")],
     like: Annotated[
-        str, typer.Option(help="Which one: tiny-team (arithmetic), tiny-searchers or tiny-workflows.")
+        str, typer.Option(help="Which one: tiny-team (arithmetic), tiny-searchers, tiny-workflows or tiny-coders.")
     ] = "tiny-team",
     seed: Annotated[int, typer.Option(help="Decides weights and examples.")] = 0,
 ) -> None:

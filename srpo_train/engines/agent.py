@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from srpo_envs.errors import ConfigError, SurroundingsError
 from srpo_envs.records import Member
-from srpo_train.engines.base import Generation, GenerationRequest, Sampling
+from srpo_train.engines.base import MOST_UNSEEN_TOKENS, Generation, GenerationRequest, Sampling
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class AgentEngine:
     def _generation(self, request: GenerationRequest, outcome: _Outcome) -> Generation:
         reply, trouble = _read(outcome.value), outcome.error
         if reply is None and trouble is None:
-            trouble = TypeError(f"expected a text or an AgentReply, got {type(outcome.value).__name__}")
+            trouble = TypeError(f"expected a text or an AgentReply of a text and a count, got {_told(outcome.value)}")
         reason = "" if trouble is None else f"agent {self._policy_id!r}: {type(trouble).__name__}: {trouble}"
         if reason:
             logger.warning("request %s: %s", request.request_id, reason, exc_info=trouble)
@@ -144,7 +144,7 @@ class _Calls:
         begun = time.monotonic()
         try:
             outcome = _Outcome(value=self._agent(self._members[number]))
-        except BaseException as error:
+        except BaseException as error:  # the boundary to code that is not ours: even sys.exit is the agent's failure
             outcome = _Outcome(error=error)
         timed = dataclasses.replace(outcome, duration_s=time.monotonic() - begun, waited_s=begun - self._asked)
         self._finished.put((number, timed))
@@ -171,4 +171,15 @@ def _member_of(request: GenerationRequest) -> Member:
 
 
 def _read(value: object) -> AgentReply | None:
-    return AgentReply(text=value) if isinstance(value, str) else value if isinstance(value, AgentReply) else None
+    """The answer; None where it is none, or says a number of tokens that cannot be."""
+    if isinstance(value, str):
+        return AgentReply(text=value)
+    if not isinstance(value, AgentReply) or not isinstance(value.text, str):
+        return None
+    is_count = isinstance(value.num_tokens, int) and 0 <= value.num_tokens <= MOST_UNSEEN_TOKENS
+    return value if is_count else None
+
+
+def _told(value: object) -> str:
+    """What an agent returned, in the same words each time: an object's own words often hold its address."""
+    return f"{value!r:.80}" if isinstance(value, AgentReply) else type(value).__name__

@@ -71,6 +71,10 @@ class GenerationRequest:
             raise ConfigError(f"request {self.request_id!r}: an empty stop text would end every response at once")
 
 
+MOST_UNSEEN_TOKENS = 10_000_000
+"""More than any answer takes; a count beyond it is a mistake or a lie, and records hold a number for each token."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation:
     """One sampled response with exactly the tokens that were sampled."""

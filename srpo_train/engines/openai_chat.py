@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from srpo_envs.records import FinishReason
-from srpo_train.engines.base import GenerationRequest, Sampling
+from srpo_train.engines.base import MOST_UNSEEN_TOKENS, GenerationRequest, Sampling
 
 _TOO_LONG = re.compile(
     r"context.{0,20}(length|window|size)|maximum context|max_model_len|(prompt|input).{0,30}too (long|many)"
@@ -133,4 +133,4 @@ def _text(message: Mapping[str, Any], *, is_cut: bool) -> str:
 def _num_tokens(body: Mapping[str, Any]) -> int | None:
     usage = body.get("usage")
     count = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
-    return count if isinstance(count, int) and count >= 0 else None
+    return count if isinstance(count, int) and 0 <= count <= MOST_UNSEEN_TOKENS else None

@@ -19,7 +19,9 @@ from typing import Any
 import pydantic
 
 import srpo_envs
+from srpo_envs import registry
 from srpo_envs.benchmarks import all_tasks, digest_tasks
+from srpo_envs.budget import Budget
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import ConfigError, RecordError
 from srpo_train.engines.base import Sampling
@@ -127,15 +129,29 @@ class EvalPlan:
         """Refuse a plan that asks for nothing, and names that cannot be folders.
 
         Raises:
-            ConfigError: no benchmark, seed or sample, a seed twice, or a name with a path separator.
+            ConfigError: no benchmark, seed or sample, a seed twice, different budgets, or a name with a path separator.
         """
         if self.samples < 1 or not self.seeds or not self.worlds:
             raise ConfigError("an evaluation needs at least one benchmark, one seed and one sample")
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds: each once, got {', '.join(map(str, self.seeds))}")
+        budgets = [Budget.of(world.env_kwargs.get("budget")) for world in self.worlds.values()]
+        if any(budget != budgets[0] for budget in budgets):
+            told = ", ".join(f"{name} {budget.limits}" for name, budget in zip(self.worlds, budgets, strict=True))
+            raise ConfigError(f"budget: the same for every benchmark of an evaluation, got {told}")
         for name in self.worlds:
             if "/" in name or "\\" in name or name.startswith("."):
                 raise ConfigError(f"benchmark {name!r}: the name becomes a folder; leave out slashes and leading dots")
+
+    @property
+    def _env_ids(self) -> set[str]:
+        return {world.env_id for world in self.worlds.values()}
+
+    def _workflow(self, env_id: str) -> dict[str, Any]:
+        """How the tasks of an environment are worked on; empty where its factory does not tell that from the tasks."""
+        made_by = registry.spec(env_id).entry_point
+        world = next(world for world in self.worlds.values() if world.env_id == env_id)
+        return made_by.split(world.env_kwargs)[1] if isinstance(made_by, registry.Pairing) else {}
 
     @property
     def identity(self) -> str:
@@ -153,6 +169,9 @@ class EvalPlan:
         for name in self.worlds.keys() & other.worlds.keys():
             mine |= _flat(_plain(self)["worlds"][name], f"{name}.")
             theirs |= _flat(_plain(other)["worlds"][name], f"{name}.")
+        for env_id in self._env_ids & other._env_ids:  # the same workflow for all, or their average is of nothing
+            mine |= _flat(self._workflow(env_id), f"{env_id}.")
+            theirs |= _flat(other._workflow(env_id), f"{env_id}.")
         if different := sorted(key for key in mine | theirs if mine.get(key) != theirs.get(key)):
             told = "; ".join(f"{key} is {mine.get(key)!r}, not {theirs.get(key)!r}" for key in different)
             raise ConfigError(f"{directory}: holds another evaluation, whose {told}; choose another --out")

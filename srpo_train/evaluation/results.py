@@ -56,9 +56,10 @@ class SeedResult:
     """What the finished samples cost, by name: see `srpo_train.costs.mean_costs`."""
     per_task: tuple[TaskResult, ...]
     """One entry for each task of which a sample counts, in the order of the benchmark."""
+    num_unanswered: int = 0
+    """Samples that are wrong because the team could not answer any more; they count, and have no episode."""
     reasons: Mapping[str, int] = field(default_factory=dict)
-    """Why samples have no episode and how many for each reason, the most frequent first: those lost to their
-    surroundings, and those that are wrong because the team could not answer any more."""
+    """Why samples have no episode, lost or unanswered, and how many for each reason; the most frequent ones first."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Means over the finished samples of what the workflow measured: validity and length by role, and the like."""
 

@@ -28,6 +28,8 @@ class Tally:
         """Samples that count."""
         self.num_failed = 0
         """Samples lost to their surroundings."""
+        self.num_unanswered = 0
+        """Samples that count as wrong without an episode."""
         self._reasons: Counter[str] = Counter()
         self._tasks: dict[str, list[int]] = {}  # task id to correct samples, samples, tokens
         self._costs: dict[str, list[Cost]] = defaultdict(list)
@@ -47,6 +49,7 @@ class Tally:
     def add_wrong(self, task_id: str, reason: str) -> None:
         """Count a sample in which no answer could be given."""
         self._count(task_id, False, 0)
+        self.num_unanswered += 1
         self._reasons[_EVENT.sub("", reason)] += 1
 
     def add_lost(self, reason: str) -> None:
@@ -66,6 +69,7 @@ class Tally:
             pass_at_k=share_solved(per_task),
             num_samples=self.num_samples,
             num_failed=self.num_failed,
+            num_unanswered=self.num_unanswered,
             costs=self._mean_costs(per_task),
             reasons=dict(self._reasons.most_common(_MOST_REASONS)),
             per_task=tuple(per_task),

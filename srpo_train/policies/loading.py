@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 BUILTIN_PREFIX = "builtin:"
-BUILTIN_CHECKPOINTS = {name: f"tiny/checkpoints/{name}" for name in ("tiny-team", "tiny-searchers", "tiny-workflows")}
+_BUILTIN_NAMES = ("tiny-team", "tiny-searchers", "tiny-workflows", "tiny-coders")
+BUILTIN_CHECKPOINTS = {name: f"tiny/checkpoints/{name}" for name in _BUILTIN_NAMES}
 """Checkpoints that ship inside the package, by the name that follows ``builtin:``."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

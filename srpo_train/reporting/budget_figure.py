@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from srpo_train.evaluation.budget_curve import CurvePoint
-from srpo_train.reporting.drawing import COLORS, FAINT, as_percent, from_zero, legend, titled_figure
+from srpo_train.reporting.drawing import COLORS, FAINT, as_percent, from_zero, legend, legend_name, titled_figure
 
 Curves = Mapping[str, Sequence[CurvePoint]]
 
@@ -52,7 +52,7 @@ def draw_budget_curves(curves: Curves, path: Path, *, samples: int, subtitle: st
 def _draw_lines(panel: Any, curves: Curves, title: str, name: str) -> None:
     panel.set_title(title)
     for color, (method, points) in zip(_colors(curves), curves.items(), strict=True):
-        panel.plot(*_known(points, name), "o-", color=color, markersize=4, label=method)
+        panel.plot(*_known(points, name), "o-", color=color, markersize=4, label=legend_name(method))
     from_zero(panel)
 
 

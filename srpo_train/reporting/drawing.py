@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from srpo_envs.errors import MissingExtraError
+from srpo_train.reporting.tables import plain
 
 INK = "#22303c"
 FAINT = "#8a97a3"
@@ -62,6 +63,11 @@ def titled_figure(title: str, subtitle: str, *, width: float, height: float) -> 
         figure.text(0.012, 1 - 0.26 / height, title, fontsize=16, fontweight="bold", va="center")
         figure.text(0.012, 1 - 0.52 / height, subtitle, fontsize=10, color=FAINT, va="center")
         yield figure
+
+
+def legend_name(name: str) -> str:
+    """Return a name for a legend: one visible line, without the underscore in front that would leave it out."""
+    return plain(name).replace("_", " ", 1) if name.startswith("_") else plain(name)
 
 
 def legend(panel: Any, **where: Any) -> None:

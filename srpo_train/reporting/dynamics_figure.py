@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from srpo_train.reporting.drawing import COLORS, as_percent, running_mean, titled_figure
+from srpo_train.reporting.drawing import COLORS, as_percent, legend_name, running_mean, titled_figure
 from srpo_train.reporting.traces import Point, Trace, variation
 
 Axis = Literal["step", "tokens", "time"]
@@ -99,7 +99,7 @@ def _legend_columns(names: Sequence[str]) -> int:
 
 
 def _name(name: str, traces: Sequence[Trace]) -> str:
-    return f"{name} (n={len(traces)})" if len(traces) > 1 else name
+    return legend_name(f"{name} (n={len(traces)})" if len(traces) > 1 else name)
 
 
 # --- panels -------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from srpo_envs.records import Episode, read_episodes
 from srpo_train.config import Recipe, load_recipe
 from srpo_train.metrics import METRICS_FILE, names_below, read_metrics, series
 from srpo_train.reporting.curves import Lines, draw_curves
+from srpo_train.reporting.markdown import code, escape
 
 REPORT_FILE = "report.md"
 CURVES_FILE = "curves.png"
@@ -40,8 +41,8 @@ def write_report(run_dir: str | Path) -> Path:
 
 
 def _sections(run_dir: Path, recipe: Recipe, lines: Lines) -> Iterator[str]:
-    yield f"# {recipe.name}\n"
-    yield f"{_subtitle(recipe)}. {_headline(recipe, lines)}\n"
+    yield f"# {escape(recipe.name)}\n"
+    yield f"{escape(_subtitle(recipe))}. {_headline(recipe, lines)}\n"
     yield f"![Curves of the run]({CURVES_FILE})\n"
     yield "## From start to end\n"
     yield f"Training figures are means of the first and last {_ENDS} steps; evaluation is one evaluation each.\n"
@@ -112,7 +113,7 @@ def _event_audit(episode: Episode) -> Iterator[str]:
 
     yield "## One episode, event by event\n"
     yield (
-        f"Episode `{episode.episode_id}`, task `{episode.task_id}`, team reward {episode.reward:g}. "
+        f"Episode {code(episode.episode_id)}, task {code(episode.task_id)}, team reward {episode.reward:g}. "
         f"Each row is one optimised event; its K outputs share one ratio, one clip and one advantage.\n"
     )
     yield format_event_table(episode) + "\n"
@@ -131,7 +132,7 @@ def _settings(recipe: Recipe) -> Iterator[tuple[str, str]]:
         "seed": str(recipe.seed),
     }
     for key, value in shown.items():
-        yield key, value.strip()
+        yield key, escape(value.strip())
 
 
 def _written(choices: Mapping[str, object]) -> str:
@@ -155,7 +156,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], align: str = "-
     yield "| " + " | ".join(header) + " |"
     yield "|" + "|".join(" :--- " if column == 0 else f" {align} " for column in range(len(header))) + "|"
     for row in rows:
-        yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+        yield "| " + " | ".join(row) + " |"
     yield ""
 
 

@@ -159,7 +159,7 @@ def _read(run_dir: Path, label: str) -> Trace:
 
 def _points(lines: Sequence[Mapping[str, float]]) -> Iterator[Point]:
     tokens = time_s = 0.0
-    for line in lines:
+    for line in map(_finite, lines):
         tokens += line.get("rollout/num_tokens", 0.0)
         time_s += line.get("time/step_s", 0.0)
         yield Point(
@@ -177,6 +177,11 @@ def _points(lines: Sequence[Mapping[str, float]]) -> Iterator[Point]:
             variance=_by_size(line, VARIANCE),
             covariance=_by_size(line, COVARIANCE),
         )
+
+
+def _finite(line: Mapping[str, float]) -> dict[str, float]:
+    """What a step measured; a gradient that was not finite moved nothing, and has no place on an axis."""
+    return {name: value for name, value in line.items() if math.isfinite(value)}
 
 
 def _ratio(line: Mapping[str, float], above: str, below: str) -> float | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from srpo_train.reporting.drawing import COLORS, FAINT, as_percent, titled_figure
+from srpo_train.reporting.tables import plain
 
 if TYPE_CHECKING:
     from srpo_train.study.results import StudyResult
@@ -72,7 +73,7 @@ def _draw_panel(panel: Any, title: str, members: Sequence[StudyResult]) -> None:
         low = [value - half for value, half in zip(mean, spread, strict=True)]
         high = [value + half for value, half in zip(mean, spread, strict=True)]
         panel.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
-    panel.set_title(title)
+    panel.set_title(plain(title))
     panel.set_xlabel("training step")
     as_percent(panel)
 

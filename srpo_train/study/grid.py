@@ -34,15 +34,15 @@ def list_study_runs(study: Study) -> list[Run]:
 
 def _cells(study: Study) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Yield every cell and the recipe it makes, not yet checked."""
-    for label, model in study.models.items():
+    for label in study.models:
         for workflow in study.workflows:
-            recipe = _recipe(study, workflow)
+            recipe, model = _recipe(study, workflow), study.model_for(label, workflow.task)
             for sharing in study.sharing:
                 if sharing != "mixed" or workflow.mixed:
                     groups = _groups(workflow, sharing, recipe)
                     yield _cell(workflow, label, workflow.label, sharing), _with_policies(recipe, groups, model)
         for control in study.controls:
-            groups = {_SHARED_ID: (ANY_ROLE,)}
+            groups, model = {_SHARED_ID: (ANY_ROLE,)}, study.model_for(label, control.task)
             yield _cell(control, label, CONTROL, ""), _with_policies(_recipe(study, control), groups, model)
 
 

@@ -9,16 +9,15 @@ from pathlib import Path
 
 from srpo_envs.errors import RecordError
 from srpo_train.alarms import Alarms, AlarmsConfig
-from srpo_train.config import load_recipe
-from srpo_train.metrics import read_metrics, series
+from srpo_train.metrics import series
 from srpo_train.reporting.markdown import table_to_markdown
 from srpo_train.reporting.tables import ABSENT, Block, Column, Row, Score, Table, mark_best
 from srpo_train.reporting.tables import Cell as Entry
-from srpo_train.run_dir import RECIPE_FILE, write_whole
+from srpo_train.run_dir import write_whole
 from srpo_train.study.figure import draw_study
 from srpo_train.study.grid import CONTROL
 from srpo_train.sweep import Cell, read_cells
-from srpo_train.sweep.cells import list_run_dirs, standing
+from srpo_train.sweep.cells import list_run_dirs, read_run, standing
 
 TABLE_FILE = "study.md"
 PICTURE_FILE = "study.png"
@@ -80,7 +79,7 @@ class StudyResult:
 
 
 def read_study(out: str | Path) -> list[StudyResult]:
-    """Return the cells of a study's directory that have finished runs.
+    """Return the cells of a study's directory with their finished runs.
 
     Raises:
         RecordError: it is not the directory of a study.
@@ -89,8 +88,8 @@ def read_study(out: str | Path) -> list[StudyResult]:
     for cell in read_cells(out):
         if not {"task", "model", "workflow", "sharing"} <= set(cell.settings):
             raise RecordError(f"{out}: cell {cell.label!r} is not of a study; use `srpo sweep` for this directory")
-        if runs := tuple(run for folder in list_run_dirs(out, cell) if (run := _read_run(folder)) is not None):
-            found.append(StudyResult(cell=cell, runs=runs))
+        runs = tuple(run for folder in list_run_dirs(out, cell) if (run := _read_run(folder)) is not None)
+        found.append(StudyResult(cell=cell, runs=runs))
     return found
 
 
@@ -102,15 +101,17 @@ def write_study(out: str | Path) -> Path:
         MissingExtraError: matplotlib is not installed.
     """
     results = read_study(out)
-    if not results:
+    finished = [result for result in results if result.runs]
+    if not finished:
         raise RecordError(f"{out}: no finished run yet; let one come to its end")
-    draw_study(results, Path(out) / PICTURE_FILE)
+    draw_study(finished, Path(out) / PICTURE_FILE)
     write_whole(Path(out) / TABLE_FILE, table_to_markdown(make_table(results)) + "\n")
     return Path(out) / TABLE_FILE
 
 
 def make_table(results: Sequence[StudyResult]) -> Table:
-    """Return a line for each cell, in a block for each task and model, the best of each column marked."""
+    """Return a line for each cell with finished runs, by task and model, the best of each column marked."""
+    all_cells, results = results, [result for result in results if result.runs]
     columns = (
         Column(name="before"),
         Column(name="peak", better="higher"),
@@ -126,16 +127,14 @@ def make_table(results: Sequence[StudyResult]) -> Table:
         control = next((result for result in members if result.is_control), None)
         rows = [Row(name=_name(result), cells=_cells(result, control)) for result in members]
         blocks.append(Block(title=group, rows=mark_best(rows, columns)))
-    return Table(title="When does training a team pay?", columns=columns, blocks=tuple(blocks), notes=_notes(results))
+    return Table(title="When does training a team pay?", columns=columns, blocks=tuple(blocks), notes=_notes(all_cells))
 
 
 def _read_run(run_dir: Path) -> StudyRun | None:
     """Return what a run came to; None when it is not finished."""
-    if not (run_dir / RECIPE_FILE).is_file():
+    if (found := read_run(run_dir)) is None:
         return None
-    recipe = load_recipe(run_dir / RECIPE_FILE)
-    recipe = recipe.model_copy(update={"name": run_dir.name, "output_dir": str(run_dir.parent)})  # it may have moved
-    lines = read_metrics(run_dir)
+    recipe, lines = found
     steps, scores = series(lines, "eval/avg_at_k")
     if len(steps) < 2 or not standing(recipe).is_finished:
         return None
@@ -201,7 +200,7 @@ def _notes(results: Sequence[StudyResult]) -> tuple[str, ...]:
         "Before: the model as it starts. Peak: the largest of a run's evaluations, above the truth by the luck of the "
         "largest. The single agent is trained on the same task from the same model."
     ]
-    short = [f"{_name(result)}: {len(result.runs)}" for result in results if len(result.runs) < len(seeds)]
+    short = [f"{result.cell.label}: {len(result.runs)}" for result in results if len(result.runs) < len(seeds)]
     if short:
         notes.append(f"Fewer finished runs than seeds: {'; '.join(short)}.")
     return tuple(notes)

@@ -72,8 +72,8 @@ class Study(Section):
 
     out: str
     """Directory of the study; `runs/` and the name of its file when left out."""
-    models: Annotated[dict[str, str], Field(min_length=1)]
-    """Label to model, a hub id, a directory or `builtin:<name>`."""
+    models: Annotated[dict[str, str | dict[str, str]], Field(min_length=1)]
+    """Label to model, a hub id, a directory or `builtin:<name>`; or to a table with the model of each task."""
     workflows: Annotated[tuple[Workflow, ...], Strict(False), Field(min_length=1)]
     """The teams."""
     controls: Annotated[tuple[Control, ...], Strict(False)] = ()
@@ -101,12 +101,24 @@ class Study(Section):
         return self
 
     @model_validator(mode="after")
+    def _every_task_has_a_model(self) -> Study:
+        for label, model in self.models.items():
+            if isinstance(model, dict) and (without := {item.task for item in self.workflows} - model.keys()):
+                raise ValueError(f"models: {label!r} has no model for the task {min(without)!r}")
+        return self
+
+    @model_validator(mode="after")
     def _controls_have_workflows(self) -> Study:
         tasks = {workflow.task for workflow in self.workflows}
         for control in self.controls:
             if control.task not in tasks:
                 raise ValueError(f"controls: no workflow has the task {control.task!r}; there are {sorted(tasks)}")
         return self
+
+    def model_for(self, label: str, task: str) -> str:
+        """Return the model with this label on a task."""
+        model = self.models[label]
+        return model if isinstance(model, str) else model[task]
 
 
 def load_study(path: str | Path, changes: dict[str, Any] | None = None) -> Study:

@@ -19,13 +19,11 @@ from typing import Any
 from srpo_envs.errors import ConfigError, RecordError, SrpoError
 from srpo_train.config import Recipe, flatten, load_recipe, parse_recipe, read_toml
 from srpo_train.metrics import read_metrics
-from srpo_train.run_dir import RECIPE_FILE, locked, write_whole
+from srpo_train.run_dir import RECIPE_FILE, locked, may_change, write_whole
 from srpo_train.sweep.spec import Sweep, Variant, merge, nested
 
 INDEX_FILE = "cells.json"
 """Lists every cell of a sweep directory."""
-
-_PLACE = ("name", "output_dir")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +170,15 @@ def list_run_dirs(out: str | Path, cell: Cell) -> list[Path]:
     return sorted(folders, key=lambda folder: int(folder.name[5:]))
 
 
+def read_run(run_dir: Path) -> tuple[Recipe, list[dict[str, float]]] | None:
+    """Return the recipe of a run, with the directory where it lies now, and its metrics; None where there is no run."""
+    if not (run_dir / RECIPE_FILE).is_file():
+        return None
+    recipe = load_recipe(run_dir / RECIPE_FILE)
+    here = {"name": run_dir.name, "output_dir": str(run_dir.parent)}  # it may have moved
+    return recipe.model_copy(update=here), read_metrics(run_dir)
+
+
 def standing(recipe: Recipe) -> Standing:
     """Return how far the run of a recipe is."""
     lines = read_metrics(recipe.run_dir)
@@ -261,7 +268,7 @@ def _refuse_changes(runs: Iterable[Run]) -> None:
         changes = [
             f"{key} = {_text(stored.get(key, 'unset'))}, now {_text(wanted.get(key, 'unset'))}"
             for key in sorted(stored.keys() | wanted.keys())
-            if key not in _PLACE and stored.get(key) != wanted.get(key)
+            if stored.get(key) != wanted.get(key) and not may_change(key, run.recipe)
         ]
         if changes:
             problems.append(f"{run.name}: was begun with {'; '.join(changes)}")

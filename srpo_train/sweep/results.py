@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from srpo_envs.errors import RecordError
-from srpo_train.config import load_recipe
-from srpo_train.metrics import read_metrics, series
+from srpo_train.metrics import series
 from srpo_train.reporting.markdown import table_to_markdown
-from srpo_train.reporting.tables import Block, Column, Row, Score, Table, mark_best
+from srpo_train.reporting.tables import Better, Block, Column, Row, Score, Table, mark_best
 from srpo_train.reporting.tables import Cell as Entry
 from srpo_train.reporting.traces import variation
-from srpo_train.run_dir import RECIPE_FILE, write_whole
-from srpo_train.sweep.cells import Cell, list_run_dirs, read_cells, standing
+from srpo_train.run_dir import write_whole
+from srpo_train.sweep.cells import Cell, list_run_dirs, read_cells, read_run, standing
 
 CSV_FILE = "results.csv"
 """One line for every finished run."""
@@ -81,15 +80,15 @@ class CellResult:
 
 
 def read_results(out: str | Path) -> list[CellResult]:
-    """Return the cells of a sweep directory that have finished runs, in the order of the sweep.
+    """Return the cells of a sweep directory with their finished runs, in the order of the sweep.
 
     Raises:
         RecordError: it is not the directory of a sweep.
     """
     found = []
     for cell in read_cells(out):
-        if runs := tuple(result for folder in list_run_dirs(out, cell) if (result := _read_run(folder)) is not None):
-            found.append(CellResult(cell=cell, runs=runs))
+        runs = tuple(result for folder in list_run_dirs(out, cell) if (result := _read_run(folder)) is not None)
+        found.append(CellResult(cell=cell, runs=runs))
     return found
 
 
@@ -100,7 +99,7 @@ def write_results(out: str | Path) -> Path:
         RecordError: no run of it is finished.
     """
     results = read_results(out)
-    if not results:
+    if not any(result.runs for result in results):
         raise RecordError(f"{out}: no finished run with an evaluation; set eval.every, and let one come to its end")
     _write_csv(Path(out) / CSV_FILE, results)
     write_whole(Path(out) / TABLE_FILE, table_to_markdown(make_table(Path(out).name, results)) + "\n")
@@ -108,13 +107,18 @@ def write_results(out: str | Path) -> Path:
 
 
 def make_table(title: str, results: Sequence[CellResult]) -> Table:
-    """Return the results as a table, one row a cell, the best means marked."""
-    sample = results[0].runs[0]
-    k = sample.num_samples
+    """Return the results as a table, one row for each cell with finished runs, the best means marked.
+
+    Where the cells were not evaluated alike nothing is marked, and the table says so.
+    """
+    all_cells, results = results, [result for result in results if result.runs]
+    sizes = dict.fromkeys((run.num_tasks, run.num_samples) for result in results for run in result.runs)
+    k = str(results[0].runs[0].num_samples) if len(sizes) == 1 else "k"
+    better: Better = "higher" if len(sizes) == 1 else ""
     columns = (
-        Column(name=f"Avg@{k} at the end", better="higher"),
-        Column(name=f"Pass@{k} at the end", better="higher"),
-        Column(name=f"best Avg@{k}", better="higher"),
+        Column(name=f"Avg@{k} at the end", better=better),
+        Column(name=f"Pass@{k} at the end", better=better),
+        Column(name=f"best Avg@{k}", better=better),
         Column(name="training tokens, thousands"),
         Column(name="tokens an answer"),
         Column(name="mean K"),
@@ -127,14 +131,16 @@ def make_table(title: str, results: Sequence[CellResult]) -> Table:
         for group, members in _groups(results).items()
     ]
     seeds = sorted({run.seed for result in results for run in result.runs})
-    counts = {len(result.runs) for result in results}
+    evaluated = " or ".join(f"{num_tasks} held-out questions with {n} samples each" for num_tasks, n in sizes)
     notes = [
-        f"Percent of {sample.num_tasks} held-out questions with {k} samples each; mean ± sample standard deviation "
-        f"over the seeds {', '.join(map(str, seeds))}. Variation is the sample standard deviation of the gradient "
-        f"norm over training steps by its mean; clipped is the share of units whose gradient the clip cut off."
+        f"Percent of {evaluated}; mean ± sample standard deviation over the seeds {', '.join(map(str, seeds))}. "
+        "Variation is the sample standard deviation of the gradient norm over training steps by its mean; clipped is "
+        "the share of units whose gradient the clip cut off."
     ]
-    if len(counts) > 1:
-        short = [f"{result.cell.label}: {len(result.runs)}" for result in results if len(result.runs) < len(seeds)]
+    if len(sizes) > 1:
+        notes.append("Cells were not evaluated alike: their scores do not compare, and none is marked.")
+    short = [f"{result.cell.label}: {len(result.runs)}" for result in all_cells if len(result.runs) < len(seeds)]
+    if short:
         notes.append(f"Fewer finished runs than seeds: {'; '.join(short)}.")
     return Table(title=title, columns=columns, blocks=tuple(blocks), row_heading="Runs", notes=tuple(notes))
 
@@ -162,11 +168,9 @@ def _cells(result: CellResult) -> tuple[Entry, ...]:
 
 def _read_run(run_dir: Path) -> RunResult | None:
     """Return what a run came to; None when it is not finished, or was never evaluated."""
-    if not (run_dir / RECIPE_FILE).is_file():
+    if (found := read_run(run_dir)) is None:
         return None
-    recipe = load_recipe(run_dir / RECIPE_FILE)
-    recipe = recipe.model_copy(update={"name": run_dir.name, "output_dir": str(run_dir.parent)})  # it may have moved
-    lines = read_metrics(run_dir)
+    recipe, lines = found
     evaluated = [line for line in lines if line["step"] and "eval/avg_at_k" in line]
     if not evaluated or not (progress := standing(recipe)).is_finished:
         return None

@@ -1,7 +1,7 @@
 """The embedded policies: standard decoders of 0.1 million parameters that play every role of a team and have to learn.
 
 `checkpoint_dir` is the folder of a shipped one; recipes call them ``builtin:tiny-team``,
-``builtin:tiny-searchers`` and ``builtin:tiny-workflows``.
+``builtin:tiny-searchers``, ``builtin:tiny-workflows`` and ``builtin:tiny-coders``.
 `srpo_train.tiny.make` is what made them.
 """
 
@@ -18,7 +18,7 @@ def checkpoint_dir(name: str = "tiny-team") -> Path:
     """Return the folder of a shipped checkpoint, which ``from_pretrained`` loads without a network.
 
     Args:
-        name: ``tiny-team``, ``tiny-searchers`` or ``tiny-workflows``.
+        name: ``tiny-team``, ``tiny-searchers``, ``tiny-workflows`` or ``tiny-coders``.
 
     Raises:
         ConfigError: there is no such checkpoint.

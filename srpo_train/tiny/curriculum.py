@@ -64,5 +64,7 @@ class Curriculum(Generic[HabitsT]):
     """Texts that are one token each, beside the tags."""
     measurements: Mapping[str, Measurement]
     """What the report holds."""
+    num_measured: int = 256
+    """Held-out questions each measurement plays."""
     rates: Callable[[Sequence[Episode]], dict[str, float]]
     """Further rates of the episodes of a measurement."""

@@ -28,10 +28,10 @@ from srpo_train.tiny.model import new_model, tiny_config
 from srpo_train.tiny.tokenizer import train_tokenizer
 from srpo_train.tiny.village.curriculum import VILLAGE
 from srpo_train.tiny.warm_start import make_examples, run_phase, single_thread
-from srpo_train.tiny.workflows.curriculum import WORKFLOWS
+from srpo_train.tiny.workflows.curriculum import CODERS, WORKFLOWS
 
 CURRICULA: Mapping[str, Curriculum[Any]] = {
-    curriculum.name: curriculum for curriculum in (ARITHMETIC, VILLAGE, WORKFLOWS)
+    curriculum.name: curriculum for curriculum in (ARITHMETIC, VILLAGE, WORKFLOWS, CODERS)
 }
 """Recipes of the embedded policies, by the name of the shipped checkpoint."""
 
@@ -49,7 +49,7 @@ def make_tiny_policy(
     curriculum: Curriculum[HabitsT],
     seed: int = 0,
     *,
-    num_measured: int = 256,
+    num_measured: int | None = None,
     show_progress: bool = False,
 ) -> dict[str, Any]:
     """Make an embedded policy and write it as a transformers checkpoint.
@@ -60,7 +60,7 @@ def make_tiny_policy(
         output_dir: Folder to write; it must not hold files.
         curriculum: The recipe, one of `CURRICULA` or an altered one.
         seed: Decides the initial weights, the examples and the measurement.
-        num_measured: Held-out questions each measurement plays.
+        num_measured: Held-out questions each measurement plays; by default what the curriculum says.
         show_progress: Draw a progress bar on the terminal.
 
     Returns:
@@ -84,7 +84,7 @@ def make_tiny_policy(
         policy = Policy(policy_id="team", model=model, tokenizer=tokenizer)
         report = {
             "settings": _settings(model, tokenizer, seed, curriculum),
-            "measured": measure_policy(policy, curriculum, num_measured, seed),
+            "measured": measure_policy(policy, curriculum, num_measured or curriculum.num_measured, seed),
         }
     save_checkpoint(target, model, tokenizer, report)
     return report

@@ -1,4 +1,4 @@
-"""One sandbox for all tests of a module; where none can be made, the tests say why they are skipped."""
+"""One sandbox for all tests; where none can be made, the tests say why they are skipped."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from srpo_envs.errors import SandboxError
 from srpo_envs.sandbox import Sandbox
+from srpo_envs.tasks import program_sandbox
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +19,9 @@ def boxed() -> Iterator[Sandbox]:
         pytest.skip(str(error))
     with sandbox:
         yield sandbox
+
+
+@pytest.fixture
+def runs_programs(boxed: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let task families run programs in the sandbox of the tests."""
+    monkeypatch.setitem(program_sandbox._sandboxes, ("namespaces", ()), boxed)

@@ -28,7 +28,8 @@ def data_file(name: str) -> Path:
 def test_the_table_holds_the_papers_benchmarks_in_its_order() -> None:
     math = ["aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench"]
     search = ["nq", "triviaqa", "popqa", "hotpotqa", "2wiki", "musique", "bamboogle"]
-    assert list(BENCHMARKS) == [*math, *search]
+    code = ["humaneval", "mbpp", "livecodebench", "deepcoder", "taco"]
+    assert list(BENCHMARKS) == [*math, *search, *code]
     assert sum(BENCHMARKS[name].counts[0] for name in math) == 30 + 30 + 40 + 500 + 272 + 675
     assert sum(BENCHMARKS[name].counts[0] for name in search) == 3610 + 11313 + 14267 + 7405 + 12576 + 2417 + 125
 
@@ -124,6 +125,7 @@ FILES = {
     "olympiadbench": "math/olympiadbench.json",
     "nq": "qa/nq_open_dev.jsonl",
     "bamboogle": "qa/bamboogle.json",
+    "humaneval": "code/HumanEval.jsonl.gz",
 }
 
 

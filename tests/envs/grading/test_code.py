@@ -303,17 +303,6 @@ def human_eval() -> list[dict[str, str]]:
         return [json.loads(line) for line in file]
 
 
-def test_every_canonical_solution_passes(human_eval: list[dict[str, str]], boxed: Sandbox) -> None:
-    pairs = [(row["prompt"] + row["canonical_solution"], human_eval_tests(row)) for row in human_eval]
-    failed = [
-        row["task_id"]
-        for row, given in zip(human_eval, judge_many(pairs, sandbox=boxed), strict=True)
-        if not given.passed
-    ]
-    assert len(pairs) == 164
-    assert failed == []
-
-
 @pytest.mark.parametrize("body", ["pass", "return 0", "raise SystemExit"])
 def test_no_empty_solution_passes(human_eval: list[dict[str, str]], boxed: Sandbox, body: str) -> None:
     some = human_eval[::8]

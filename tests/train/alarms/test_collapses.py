@@ -64,16 +64,16 @@ def amplified(norms: Sequence[float], perplexities: Sequence[float], alignment: 
 
 
 def test_members_that_pull_together_while_norm_and_perplexity_jump_amplify_one_another() -> None:
-    # Median of 1, 1, 2 is 1 and the norm is 3; the lowest perplexity is 1.5 and it is 1.8.
-    assert raised(amplified([1, 1, 2, 3], [1.7, 1.6, 1.5, 1.8], 1.2)) == [(3, "amplification", "voter")]
+    # Median of 1, 1, 2 is 1 and the norm is 3; the lowest perplexity is 2 and it is 2.07.
+    assert raised(amplified([1, 1, 2, 3], [2.3, 2.1, 2.0, 2.07], 1.2)) == [(3, "amplification", "voter")]
 
 
 @pytest.mark.parametrize(
     ("norms", "perplexities", "alignment"),
     [
-        ([1, 1, 2, 2.99], [1.7, 1.6, 1.5, 1.8], 1.2),  # the gradient has grown less
-        ([1, 1, 2, 3], [1.7, 1.6, 1.5, 1.79], 1.2),  # the role is still sure of itself
-        ([1, 1, 2, 3], [1.7, 1.6, 1.5, 1.8], 1.19),  # its members do not agree
+        ([1, 1, 2, 2.99], [2.3, 2.1, 2.0, 2.07], 1.2),  # the gradient has grown less
+        ([1, 1, 2, 3], [2.3, 2.1, 2.0, 2.05], 1.2),  # the role is still sure of itself
+        ([1, 1, 2, 3], [2.3, 2.1, 2.0, 2.07], 1.19),  # its members do not agree
         ([1, 9], [1, 9], 2.0),  # nothing to compare with yet
     ],
 )

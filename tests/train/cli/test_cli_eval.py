@@ -155,6 +155,7 @@ def test_two_evaluations_are_compared(files, tmp_path: Path) -> None:
     assert "aime24 30 Avg@1 0.0 66.7 +66.7" in text
     assert "McNemar" in text
     assert "macro 36 Avg@1 0.0 66.7 +66.7" in text
+    assert "agent:some_agents:able, no budget" in result.stdout
     found = json.loads(srpo("compare", tmp_path / "unable", tmp_path / "able", "--json").stdout)
     assert found[0]["pass_at_k"]["p_value"] == pytest.approx(2 / 2**20)
     srpo("eval", "agent:some_agents:able", *files, "--limit", 2, "--out", tmp_path / "few")

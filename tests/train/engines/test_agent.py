@@ -55,7 +55,10 @@ def test_several_are_asked_at_once_within_the_limit_and_keep_their_order():
     assert most == 3
 
 
-@pytest.mark.parametrize("value", [None, 7, b"7"])
+IMPOSSIBLE = [AgentReply(text="7", num_tokens=count) for count in (-1, 2.5, None, "3", 10**9)]
+
+
+@pytest.mark.parametrize("value", [None, 7, b"7", AgentReply(text=None), *IMPOSSIBLE])
 def test_what_is_no_answer_is_the_agents_failure(value):
     (generation,) = answer(lambda member: value)
     assert (generation.finish_reason, generation.is_hopeless) == ("abort", True)

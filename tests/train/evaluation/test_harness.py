@@ -309,6 +309,7 @@ def test_a_sample_that_cannot_be_answered_is_wrong_and_stays_so(make_plan, run_p
     found = results.benchmarks["own"].seeds[0]
     assert (found.avg_at_k, found.num_samples, found.num_failed) == (pytest.approx(2 / 3), 12, 0)
     assert found.reasons == {"the engine gave up member_index [0] (too long)": 4}
+    assert found.num_unanswered == 4
     (directory / "results.json").unlink()
     again, _, engine = run_plan(plan)
     assert engine.num_calls == 0

@@ -214,7 +214,7 @@ def test_an_agent_that_fails_at_a_task_is_wrong_there_and_broken_surroundings_ar
 
 
 def test_an_agent_that_never_answers_is_told():
-    with pytest.raises(NoEpisodeError, match="expected a text or an AgentReply, got None"):
+    with pytest.raises(NoEpisodeError, match="expected a text or an AgentReply of a text and a count, got None"):
         score(lambda member: None)
 
 

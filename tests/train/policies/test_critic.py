@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import build_model, build_tokenizer
+from small_models import build_model, build_tokenizer
 
 from srpo_envs.errors import ConfigError, PolicyLoadError
 from srpo_train.batching import MemberRow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import struct
 from pathlib import Path
 
@@ -116,3 +118,16 @@ def test_the_longest_stored_episode_is_shown_event_by_event(tmp_path: Path) -> N
     assert "Episode `ep1`, task `task`, team reward 1." in text
     assert "draft 1 \\| committed" in text
     assert "[events/](events/)" in text
+
+
+def test_names_from_a_data_set_and_a_recipe_are_no_markup(tmp_path: Path) -> None:
+    make_run(tmp_path, 1)
+    hostile = "`<script>x</script>\n# [a](b) | c"
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(load_recipe(recipe, [f"policies.team.model={json.dumps(hostile)}"]).to_toml())
+    episode = dataclasses.replace(make_episode(1, 1), task_id=hostile)
+    write_episodes(tmp_path / "events/step-000001.jsonl", [episode])
+    text = write_report(tmp_path).read_text()
+    assert "task `'<script>x</script> # [a](b) | c`, team reward" in text
+    assert "\\`\\<script\\>x\\</script\\> \\# \\[a\\](b) \\| c" in text
+    assert not [line for line in text.splitlines() if line.startswith("# [a]")]

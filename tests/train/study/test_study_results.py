@@ -104,8 +104,16 @@ def test_a_run_that_is_not_finished_does_not_count_and_is_said(out: Path) -> Non
     run_dir = out / "team_shared_arithmetic_tiny" / "seed-1"
     (run_dir / "checkpoints" / "step-000002").rmdir()
     table = make_table(read_study(out))
-    assert table.notes[-1] == "Fewer finished runs than seeds: Team, shared: 1."
+    assert table.notes[-1] == "Fewer finished runs than seeds: Team, shared, arithmetic, tiny: 1."
     assert shown(rows(out)["Team, shared"])[2] == "50.0"
+
+
+def test_a_cell_without_a_finished_run_is_said_and_has_no_line(out: Path) -> None:
+    for run_dir in (out / "team_shared_arithmetic_tiny").iterdir():
+        (run_dir / "metrics.jsonl").unlink()
+    assert make_table(read_study(out)).notes[-1] == "Fewer finished runs than seeds: Team, shared, arithmetic, tiny: 0."
+    assert "Team, shared" not in rows(out)
+    assert "Team, isolated" in write_study(out).read_text()
 
 
 def test_table_and_picture_are_written(out: Path) -> None:

@@ -65,6 +65,15 @@ def test_every_policy_has_the_recipe_s_settings_and_the_study_s_model(tmp_path: 
     assert all(policy.dtype == "float32" for run in list_study_runs(study) for policy in run.recipe.policies.values())
 
 
+def test_a_label_may_have_a_model_for_each_task(tmp_path: Path) -> None:
+    study = load_study(study_file(tmp_path, models={"a": {"arithmetic": "here/a"}, "b": "hub/b"}))
+    models = {
+        (run.cell.settings["model"], *(item.model for item in run.recipe.policies.values()))
+        for run in list_study_runs(study)
+    }
+    assert {names[0]: set(names[1:]) for names in models} == {"a": {"here/a"}, "b": {"hub/b"}}
+
+
 def test_the_model_is_measured_before_training_whatever_the_recipe_says(tmp_path: Path) -> None:
     study = load_study(study_file(tmp_path, set={"eval": {"at_start": False, "every": 3}}))
     assert all(run.recipe.eval.at_start and run.recipe.eval.every == 3 for run in list_study_runs(study))
@@ -81,6 +90,7 @@ def test_the_study_in_the_repository_resolves() -> None:
         ({"sharing": ["shared", "alone"]}, "sharing"),
         ({"seeds": [1, 1]}, "seeds: should differ from each other, got '1' twice"),
         ({"models": {}}, "models"),
+        ({"models": {"a": {"code": "x"}}}, "models: 'a' has no model for the task 'arithmetic'"),
         ({"workflow": []}, "did you mean 'workflows'"),
         ({"controls": [{"task": "code", "recipe": "x.toml"}]}, "no workflow has the task 'code'"),
     ],

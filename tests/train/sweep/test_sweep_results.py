@@ -12,9 +12,14 @@ import pytest
 from srpo_envs.errors import RecordError
 from srpo_train.sweep import claim, list_runs, read_results, write_results
 from srpo_train.sweep.cells import Run
+from srpo_train.sweep.results import make_table
 from sweeps import make_sweep
 
-VARIANTS = [{"label": "SRPO", "group": "ours"}, {"label": "GRPO", "set": {"objective": {"preset": "grpo"}}}]
+VARIANTS = [
+    {"label": "SRPO", "group": "ours"},
+    {"label": "GRPO", "set": {"objective": {"preset": "grpo"}}},
+    {"label": "PPO", "set": {"objective": {"preset": "ppo"}}},
+]
 
 
 def training(step: int, **values: float) -> dict[str, float]:
@@ -41,19 +46,19 @@ def finish(run: Run, *lines: dict[str, float]) -> None:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """SRPO with two seeds, GRPO with one of two."""
+    """SRPO with two seeds, GRPO with one of two, PPO with none."""
     runs = list_runs(make_sweep(tmp_path, variants=VARIANTS, seeds=[0, 1]))
     with claim(tmp_path, runs):
         middle = training(2, **{"train/grad_norm": 3.0}) | evaluation(0.7, 0.9)
         start = {"step": 0} | evaluation(0.99, 0.99)  # before training: never the best
         finish(runs[0], start, training(1), middle, training(3, **{"train/grad_norm": 5.0}) | evaluation(0.6, 1.0))
         finish(runs[1], training(1), training(3) | evaluation(0.4, 0.5))
-        finish(runs[2], training(1), training(3) | evaluation(0.8, 0.8))
+        finish(runs[3], training(1), training(3) | evaluation(0.8, 0.8))
     return tmp_path
 
 
 def test_a_run_is_summed_up(out: Path) -> None:
-    srpo, grpo = read_results(out)
+    srpo, grpo, _ = read_results(out)
     run = srpo.runs[0]
     assert (run.final_avg, run.final_pass, run.best_avg, run.best_pass) == (0.6, 1.0, 0.7, 1.0)
     assert (run.num_steps, run.num_tokens, run.tokens_per_episode, run.seconds) == (3, 150.0, 20.0, 6.0)
@@ -65,7 +70,7 @@ def test_a_run_is_summed_up(out: Path) -> None:
 
 
 def test_cells_have_means_and_sample_deviations_and_none_for_a_single_run(out: Path) -> None:
-    srpo, grpo = read_results(out)
+    srpo, grpo, _ = read_results(out)
     both = srpo.score(lambda run: run.final_avg)
     assert both.mean == pytest.approx(0.7)  # 0.6 and 0.8
     assert both.spread == pytest.approx(0.02**0.5)
@@ -80,7 +85,19 @@ def test_the_table_shows_groups_deviations_and_what_is_missing(out: Path) -> Non
     assert lines[3].startswith("| SRPO | 70.0 ± 14.1 | 90.0 ± 14.1 |")
     assert lines[4].startswith("| GRPO | 40.0 | 50.0 |")
     assert "Percent of 64 held-out questions with 2 samples each" in text
-    assert "Fewer finished runs than seeds: GRPO: 1." in text
+    assert "Fewer finished runs than seeds: GRPO: 1; PPO: 0." in text
+
+
+def test_cells_that_were_not_evaluated_alike_have_no_best(tmp_path: Path) -> None:
+    runs = list_runs(make_sweep(tmp_path, axes={"eval": {"samples_per_task": [1, 4]}}))
+    with claim(tmp_path, runs):
+        for run, score in zip(runs, (0.4, 0.8), strict=True):
+            finish(run, training(3) | evaluation(score, score))
+    table = make_table("sizes", read_results(tmp_path))
+    assert table.columns[0].name == "Avg@k at the end"
+    assert not any(cell.is_best for block in table.blocks for row in block.rows for cell in row.cells)
+    assert "64 held-out questions with 1 samples each or 64 held-out questions with 4 samples each" in table.notes[0]
+    assert "do not compare" in table.notes[1]
 
 
 def test_the_csv_has_a_line_for_every_finished_run(out: Path) -> None:
@@ -98,7 +115,7 @@ def test_the_csv_has_a_line_for_every_finished_run(out: Path) -> None:
 def test_a_sweep_that_was_moved_is_still_read(out: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     moved = tmp_path_factory.mktemp("elsewhere") / "sweep"
     out.rename(moved)
-    assert [len(result.runs) for result in read_results(moved)] == [2, 1]
+    assert [len(result.runs) for result in read_results(moved)] == [2, 1, 0]
 
 
 def test_without_a_finished_run_there_is_no_table(tmp_path: Path) -> None:

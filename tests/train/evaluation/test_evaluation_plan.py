@@ -43,6 +43,22 @@ def test_another_number_of_tasks_than_published_is_noticed(data) -> None:
     assert (world.expected_tasks, world.has_unexpected_size) == (30, True)
 
 
+def test_benchmarks_that_are_worked_on_in_other_ways_do_not_share_a_directory(make_plan, data, tmp_path) -> None:
+    def plan(name, *, env_id="MathSolverVerifier-v0", **kwargs):
+        world = World.open(env_id, {"dataset": "custom", "path": str(data), **kwargs})
+        return dataclasses.replace(make_plan(), worlds={name: world})
+
+    first = plan("a", num_solvers=2, budget={"calls": 9})
+    joined = first.joined(plan("b", num_solvers=2, budget={"calls": 9}), tmp_path)
+    assert list(joined.worlds) == ["a", "b"]
+    with pytest.raises(ConfigError, match=r"whose srpo_envs/MathSolverVerifier-v0.num_solvers is 2, not 3"):
+        first.joined(plan("b", num_solvers=3, budget={"calls": 9}), tmp_path)
+    with pytest.raises(ConfigError, match=r"MathSolverVerifier-v0.budget.calls is 9, not 8"):
+        first.joined(plan("b", num_solvers=2, budget={"calls": 8}), tmp_path)
+    with pytest.raises(ConfigError, match=r"budget: the same for every benchmark of an evaluation, got a .*9.*, b .*8"):
+        first.joined(plan("b", env_id="MathSingleAgent-v0", budget={"calls": 8}), tmp_path)
+
+
 def test_worlds_without_tasks_or_with_two_of_one_id_are_refused(register, data) -> None:
     class Twins(NumberTasks):
         def task(self, index):
