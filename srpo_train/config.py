@@ -50,6 +50,7 @@ ALL_LINEAR = "all-linear"
 """Value of ``policies.<id>.adapter.targets`` for every linear layer below the output head."""
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+_Url = Annotated[str, StringConstraints(pattern=r"^https?://[^/?#\s]+[^?#\s]*$")]
 _Probability = Annotated[float, Field(gt=0, le=1)]
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -213,7 +214,7 @@ class VllmConfig(Section):
 class ServedConfig(Section):
     """vLLM servers, which `srpo serve-policy` starts; each holds a model, or adapters of policies over one."""
 
-    servers: dict[_Name, Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]]
+    servers: dict[_Name, Annotated[tuple[_Url, ...], Strict(False), Field(min_length=1)]]
     """URLs of the servers of each policy, by policy id. Adapters over one model may have the same ones."""
     weights_dir: str = ""
     """Folder for published weights, which trainer and servers see under the same path; when empty one of the trainer's

@@ -43,7 +43,13 @@ class PolicyOptimizer:
         masters = {id(parameter): master for parameter, master in self._pairs}
         self._weights = [masters.get(id(parameter), parameter) for parameter in trainable]
         self._adamw = torch.optim.AdamW(
-            self._weights, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+            self._weights,
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            # torch's own choice for GPUs, "foreach", holds another 4 bytes a parameter while it steps.
+            fused=all(weight.is_cuda for weight in self._weights),
         )
         for parameter, master in self._pairs:
             _redirect_gradient(parameter, master)

@@ -8,8 +8,9 @@ sample. What cannot be known here (a model that is not on this machine, the size
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,7 +33,7 @@ _TILES = 3
 """Buffers as large as a tile of logits that are alive at once while it is scored: logits, softmax and gradient."""
 _CPU_KV_CACHE_BYTES = 64 << 20
 
-Phase = Literal["always", "update", "rollout"]
+Phase = Literal["always", "update", "pass", "rollout"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,9 @@ class MemoryItem:
     num_bytes: int | None
     """How much; None when it is not known here."""
     phase: Phase
-    """When."""
+    """When; a ``pass`` is that of one policy within an update."""
+    policy_id: str
+    """Whose it is; those of a vLLM that several share, joined."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,12 +167,7 @@ class Plan:
 
     def peak_bytes(self, device: str) -> int | None:
         """Return the estimate for a device in its fuller phase; None when a part is not known."""
-        needs = {
-            phase: _total([item.num_bytes for item in self.memory if (item.device, item.phase) == (device, phase)])
-            for phase in ("always", "update", "rollout")
-        }
-        always, update, rollout = needs["always"], needs["update"], needs["rollout"]
-        return None if always is None or update is None or rollout is None else always + max(update, rollout)
+        return _peak(self.memory, device)
 
 
 def make_plan(recipe: Recipe) -> Plan:
@@ -334,6 +332,11 @@ def _plan_engines(recipe: Recipe, policies: tuple[PolicyPlan, ...]) -> Iterator[
     for policy in policies:
         groups.setdefault(policy.policy_id if policy.owns_model else _base_key(policy), []).append(policy.policy_id)
     share = None if places == ("cpu",) else recipe.engine.vllm.gpu_memory_utilization
+    if share is not None and recipe.engine.vllm.sleep and len(groups) > 1:
+        raise ConfigError(
+            f"engine.vllm.sleep: only one vLLM of a process can sleep, and these policies need {len(groups)}; set it "
+            "to false and share the memory out, or make the policies adapters over one base"
+        )
     for group in groups.values():
         yield EnginePlan(policy_ids=tuple(group), kind=kind, places=places, gpu_share=share)
 
@@ -361,13 +364,11 @@ def _trainer_memory(recipe: Recipe, policies: tuple[PolicyPlan, ...], *, needs_r
             frozen.setdefault(_base_key(policy), (policy, []))[1].append(f"reference of {policy.policy_id}")
     for policy, users in frozen.values():
         size = _times(policy.num_parameters, policy.dtype.itemsize)
-        yield MemoryItem(
-            device=policy.device, what=f"frozen weights: {', '.join(users)}", num_bytes=size, phase="always"
-        )
+        yield _item(policy, "frozen weights", size, "always", users)
     for policy in policies:
         if policy.num_trained != 0:
             yield from _training_memory(recipe, policy)
-            yield _item(policy, "logits and head gradient", _loss_bytes(recipe, policy), "update")
+            yield _item(policy, "logits and head gradient", _loss_bytes(recipe, policy), "pass")
 
 
 def _critic_memory(recipe: Recipe, critic: PolicyPlan) -> Iterator[MemoryItem]:
@@ -380,7 +381,7 @@ def _training_memory(recipe: Recipe, policy: PolicyPlan) -> Iterator[MemoryItem]
         yield _item(policy, "float32 masters", _times(policy.num_trained, master), "always")
     yield _item(policy, "moments", _times(policy.num_trained, _MOMENTS), "always")
     yield _item(policy, "gradients", _times(policy.num_trained, _GRADIENT), "update")
-    yield _item(policy, "activations of a micro-batch", _activation_bytes(recipe, policy), "update")
+    yield _item(policy, "activations of a micro-batch", _activation_bytes(recipe, policy), "pass")
 
 
 def _pass_tokens(recipe: Recipe) -> int:
@@ -433,21 +434,45 @@ def _vllm_memory(recipe: Recipe, engine: EnginePlan, policy: PolicyPlan) -> Iter
     weights = _times(policy.num_parameters, dtype.itemsize)
     weights = None if weights is None else math.ceil(weights / len(engine.places))
     phase: Phase = "rollout" if options.sleep and not is_cpu else "always"
-    name = ", ".join(engine.policy_ids)
     for device in engine.places:
         cache = options.kv_cache_memory_bytes or (_CPU_KV_CACHE_BYTES if is_cpu else None)
         if cache is None and weights is not None and (memory := _device_memory(device)):
             cache = max(0, int(options.gpu_memory_utilization * memory) - weights)
-        yield MemoryItem(device=device, what=f"vLLM weights: {name}", num_bytes=weights, phase=phase)
-        yield MemoryItem(device=device, what=f"vLLM key-value cache: {name}", num_bytes=cache, phase=phase)
+        yield _item(policy, "vLLM weights", weights, phase, engine.policy_ids, device)
+        yield _item(policy, "vLLM key-value cache", cache, phase, engine.policy_ids, device)
 
 
 def _base_key(policy: PolicyPlan) -> tuple[str, torch.dtype, str]:
     return policy.base, policy.dtype, policy.device
 
 
-def _item(policy: PolicyPlan, what: str, num_bytes: int | None, phase: Phase) -> MemoryItem:
-    return MemoryItem(device=policy.device, what=f"{what}: {policy.policy_id}", num_bytes=num_bytes, phase=phase)
+def _item(
+    policy: PolicyPlan,
+    what: str,
+    num_bytes: int | None,
+    phase: Phase,
+    users: Sequence[str] = (),
+    device: str = "",
+) -> MemoryItem:
+    """Return an item of a policy on its device, unless others use it too or it lies elsewhere."""
+    names = ", ".join(users or (policy.policy_id,))
+    return MemoryItem(
+        device=device or policy.device, what=f"{what}: {names}", num_bytes=num_bytes, phase=phase, policy_id=names
+    )
+
+
+def _peak(memory: Sequence[MemoryItem], device: str) -> int | None:
+    """Bytes of a device in its fuller phase; in an update one policy after the other makes its passes."""
+    here = [item for item in memory if item.device == device]
+    passes = [_sum(here, "pass", policy_id) for policy_id in {item.policy_id for item in here}]
+    always, update, rollout = (_sum(here, phase) for phase in ("always", "update", "rollout"))
+    if always is None or update is None or rollout is None or None in passes:
+        return None
+    return always + max(update + max((size for size in passes if size is not None), default=0), rollout)
+
+
+def _sum(items: Sequence[MemoryItem], phase: Phase, policy_id: str | None = None) -> int | None:
+    return _total([i.num_bytes for i in items if i.phase == phase and policy_id in (None, i.policy_id)])
 
 
 def _master_bytes(dtype: torch.dtype) -> int:
@@ -484,12 +509,40 @@ def _notes(
         yield f"the questions of {recipe.env.id} are not on this machine; training downloads them"
     for source in dict.fromkeys(model.source for model in models if model.shape is None):
         yield f"{source!r} is not on this machine, so its size is unknown; training downloads it"
+<<<<<<< HEAD
     if recipe.distributed.sharding != "none":
         yield "memory is that of one process; weights, gradients and moments of trained policies are divided among them"
     missing = [device for device in sorted({item.device for item in memory}) if _is_missing(device)]
+=======
+    devices = sorted({item.device for item in memory})
+    missing = [device for device in devices if _is_missing(device)]
+>>>>>>> newcomer
     if missing:
         yield f"this machine has no {', '.join(missing)}; training would refuse to start here"
+    for device in devices:
+        needed, there = _peak(memory, device), _device_memory(device)
+        if needed and there and needed > there:
+            yield f"{device} has {there / 2**30:.1f} GiB and needs about {needed / 2**30:.1f}; see the table"
+    if recipe.engine.vllm and not importlib.util.find_spec("vllm"):
+        yield "vLLM is not installed here; training would refuse to start"
+    advantage = recipe.build_objective().advantage
+    is_compared = "group" in advantage.group_key and not advantage.needs_critic
+    if recipe.rollout.group_size == 1 and is_compared and advantage.singleton == "zero":
+        yield (
+            "rollout.group_size = 1 leaves nothing to compare an episode with: the advantage of an event that has no "
+            "like in its own episode is 0"
+        )
+    yield from _length_notes(recipe, env)
+
+
+def _length_notes(recipe: Recipe, env: SetEnv) -> Iterator[str]:
+    context = recipe.engine.vllm.max_model_len if recipe.engine.vllm else 0
     for role in env.roles.values():
+        if context and role.max_new_tokens >= context:
+            yield (
+                f"role {role.name!r} may sample {role.max_new_tokens} tokens, and engine.vllm.max_model_len = "
+                f"{context} holds them and the prompt"
+            )
         if role.max_new_tokens >= recipe.optim.max_row_tokens:
             yield (
                 f"role {role.name!r} may sample {role.max_new_tokens} tokens, and rows of more than "

@@ -206,6 +206,9 @@ def _metric_table(results: Results) -> Table:
 def _figure_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> Table:
     """Figures by name, one column for each benchmark."""
     table = _table(title, *columns)
+    table.columns[0].no_wrap = True  # figures of roles differ at their ends, which narrow terminals would cut off
+    for column in table.columns[1:]:
+        column.no_wrap, column.overflow = False, "fold"
     for figure in dict.fromkeys(name for column in columns.values() for name in column):
         table.add_row(shown(figure), *(_number(column.get(figure)) for column in columns.values()))
     return table

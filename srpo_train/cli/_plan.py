@@ -11,7 +11,7 @@ from rich.table import Column, Table
 if TYPE_CHECKING:
     from srpo_train.plan import Plan
 
-_WHEN = {"always": "always", "update": "in updates", "rollout": "in rollouts"}
+_WHEN = {"always": "always", "update": "in updates", "pass": "in its passes", "rollout": "in rollouts"}
 
 
 def show_plan(console: Console, plan: Plan) -> None:

@@ -207,6 +207,8 @@ def find_agent(name: str) -> Agent:
         raise ConfigError(
             f"agent:{name}: expected agent:module:function, such as agent:my_agents:solve ({error})"
         ) from error
+    if not callable(agent):
+        raise ConfigError(f"agent:{name}: expected a function, got {type(agent).__name__}")
     return agent
 
 

@@ -87,7 +87,7 @@ class AgentEngine:
     def _generation(self, request: GenerationRequest, outcome: _Outcome) -> Generation:
         reply, trouble = _read(outcome.value), outcome.error
         if reply is None and trouble is None:
-            trouble = TypeError(f"expected a text or an AgentReply of a text and a count, got {outcome.value!r:.80}")
+            trouble = TypeError(f"expected a text or an AgentReply of a text and a count, got {_told(outcome.value)}")
         reason = "" if trouble is None else f"agent {self._policy_id!r}: {type(trouble).__name__}: {trouble}"
         if reason:
             logger.warning("request %s: %s", request.request_id, reason, exc_info=trouble)
@@ -110,7 +110,7 @@ class _Outcome:
     """How one call ended."""
 
     value: object = None
-    error: Exception | None = None
+    error: BaseException | None = None
     duration_s: float = 0.0
     waited_s: float = 0.0
 
@@ -144,7 +144,7 @@ class _Calls:
         begun = time.monotonic()
         try:
             outcome = _Outcome(value=self._agent(self._members[number]))
-        except Exception as error:  # the boundary to code that is not ours: whatever it raises is the agent's failure
+        except BaseException as error:  # the boundary to code that is not ours: even sys.exit is the agent's failure
             outcome = _Outcome(error=error)
         timed = dataclasses.replace(outcome, duration_s=time.monotonic() - begun, waited_s=begun - self._asked)
         self._finished.put((number, timed))
@@ -178,3 +178,8 @@ def _read(value: object) -> AgentReply | None:
         return None
     is_count = isinstance(value.num_tokens, int) and 0 <= value.num_tokens <= MOST_UNSEEN_TOKENS
     return value if is_count else None
+
+
+def _told(value: object) -> str:
+    """What an agent returned, in the same words each time: an object's own words often hold its address."""
+    return f"{value!r:.80}" if isinstance(value, AgentReply) else type(value).__name__

@@ -128,10 +128,13 @@ class Endpoint:
         return await self._ask("POST", path, payload, timeout_s)
 
     async def post_patiently(self, path: str, payload: Any) -> Reply:
-        """Ask with POST until an answer comes that would not change, or patience ends; return the last reply."""
+        """Ask with POST until an answer comes that would not change, or patience ends; return the last reply.
+
+        A server that asks to be left alone for longer than an answer may take has given its last reply.
+        """
         for attempt in range(self._patience.max_retries):
             reply = await self.post(path, payload)
-            if not reply.may_pass:
+            if not reply.may_pass or reply.retry_after_s > self._patience.timeout_s:
                 return reply
             await asyncio.sleep(self._patience.pause_s(attempt, reply.retry_after_s))
         return await self.post(path, payload)
@@ -175,7 +178,7 @@ def _read(answer: httpx.Response) -> Reply:
 def _object(content: bytes) -> tuple[Mapping[str, Any], bool]:
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}, False
     return (value, True) if isinstance(value, dict) else ({}, False)
 

@@ -20,8 +20,8 @@ from srpo_train.engines.openai_chat import chat_payload, is_too_long, read_compl
 logger = logging.getLogger(__name__)
 
 _PATH = "/chat/completions"
-_WRONG_DOOR = (401, 402, 403, 404, 405)
-"""Refusals that every request would meet: no key, no money, no such model."""
+_WRONG_DOOR = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
+"""Refusals that every request would meet: another address, no key, no money, no such model."""
 
 
 class OpenAIEngine:

@@ -353,3 +353,4 @@ def test_servers_that_do_not_fit_the_policies_are_refused(minimal: Path) -> None
     assert 'set kind = "served"' in failure(minimal, SERVED[1])
     assert "only one has 'judge'" in failure(minimal, *SERVED, "engine.served.servers.judge=['http://gpu-3:8000']")
     assert "at least 1" in failure(minimal, SERVED[0], "engine.served.servers={team = []}")
+    assert "^https?://" in failure(minimal, SERVED[0], "engine.served.servers={team = ['gpu-1:8000']}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from srpo_train.batching import EventBatch, MemberRow
 from srpo_train.config import EngineConfig, OptimConfig, VllmConfig
@@ -18,6 +19,7 @@ from srpo_train.engines.base import Engine, GenerationRequest, Sampling
 from srpo_train.engines.making import make_engines
 from srpo_train.learner import Learner
 from srpo_train.objective import preset
+from srpo_train.optimizer import PolicyOptimizer
 from srpo_train.policies import Policy
 from srpo_train.policies.critic import Critic
 from srpo_train.value_learner import ValueLearner
@@ -107,6 +109,20 @@ def test_log_probs_of_vllm_are_those_of_the_cpu_after_it_slept() -> None:
         check_logprobs(engine, load(source, "cpu", "float32"), 0.3)
     finally:
         engine.close()
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_a_step_of_the_optimiser_needs_no_memory_beyond_what_is_planned() -> None:
+    weights = [nn.Parameter(torch.zeros(1 << 20, device="cuda", dtype=torch.bfloat16)) for _ in range(16)]
+    optimizer = PolicyOptimizer(weights, OptimConfig())
+    for _ in range(2):  # the first makes the moments
+        sum(weight.sum() for weight in weights).backward()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        optimizer.step(1e-3)
+        peak = torch.cuda.max_memory_allocated() - before
+    assert peak < 4 << 20  # a buffer for all weights would have 64 MiB
 
 
 def check_logprobs(engine: Engine, exact: Policy, tolerance: float) -> None:

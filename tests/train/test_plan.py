@@ -54,6 +54,17 @@ def test_the_tiny_policy_by_hand() -> None:
     assert plan.checkpoint_bytes == 12 * TINY
 
 
+def test_policies_make_their_passes_one_after_the_other() -> None:
+    small, large = {"micro_batch_tokens": 256, "max_row_tokens": 256}, tiny()
+    team = {"a": large, "b": large}
+    one, two = make_plan(recipe(optim=small)), make_plan(recipe(team, roles={"solver": "a", "*": "b"}, optim=small))
+    passes = [item.num_bytes for item in one.memory if item.phase == "pass"]
+    assert len(passes) == 2
+    cache = sizes(one)["key-value cache at most: team"]
+    assert cache is not None
+    assert two.peak_bytes("cpu") == 2 * 12 * TINY + max(2 * 4 * TINY + sum(size or 0 for size in passes), 2 * cache)
+
+
 def test_half_precision_has_masters_and_checkpointing_keeps_inputs_of_layers_only() -> None:
     options = tiny(dtype="bfloat16", gradient_checkpointing=True)
     plan = make_plan(recipe({"team": options}, optim={"micro_batch_tokens": 100, "max_row_tokens": 300}))
@@ -200,6 +211,34 @@ def test_an_unknown_model_leaves_its_sizes_open() -> None:
     assert plan.peak_bytes("cpu") is None
     assert plan.checkpoint_bytes is None
     assert any("nobody/nothing-1b" in note for note in plan.notes)
+
+
+def test_groups_of_one_are_noted_where_they_leave_nothing_to_compare() -> None:
+    (note,) = make_plan(recipe(rollout={"group_size": 1})).notes
+    assert "group_size" in note
+    assert not make_plan(recipe(rollout={"group_size": 1}, objective={"preset": "ppo"})).notes
+
+
+def test_vllm_that_is_missing_or_too_short_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    engine = {"kind": "vllm", "vllm": {"max_model_len": 40}}
+    missing, short = make_plan(recipe(engine=engine)).notes
+    assert "not installed" in missing
+    assert "'solver'" in short
+
+
+def test_a_gpu_that_is_too_small_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("srpo_train.plan._device_memory", lambda _: 1 << 20)
+    monkeypatch.setattr("srpo_train.plan._is_missing", lambda _: False)
+    (note,) = make_plan(recipe({"team": tiny(device="cuda:0")})).notes
+    assert note.startswith("cuda:0 has 0.0 GiB")
+
+
+def test_only_one_vllm_can_sleep() -> None:
+    policies = {"a": tiny(device="cuda:0"), "b": tiny(device="cuda:0")}
+    engine = {"kind": "vllm", "vllm": {"sleep": True}}
+    with pytest.raises(ConfigError, match="only one vLLM"):
+        make_plan(recipe(policies, roles={"solver": "a", "*": "b"}, engine=engine))
 
 
 def test_a_role_that_may_write_more_than_is_trained_is_noted() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from srpo_envs.errors import ConfigError
-from srpo_train.cli._worlds import PolicySource, find_policies, load_engines
+from srpo_train.cli._worlds import PolicySource, find_agent, find_policies, load_engines
 from srpo_train.config import load_recipe
 
 
@@ -23,6 +23,12 @@ from srpo_train.config import load_recipe
 def test_settings_of_an_endpoint_are_no_part_of_what_is_evaluated(name, source, model) -> None:
     found = find_policies(name)
     assert (found.source, found.model, found.step) == (source, model, None)
+
+
+@pytest.mark.parametrize(("name", "words"), [("math:pi", "got float"), ("math:tau2", "no attribute"), ("math", "math")])
+def test_an_agent_that_is_no_function_is_refused(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        find_agent(name)
 
 
 def test_a_recipe_names_its_models_and_has_no_checkpoints(tmp_path: Path) -> None:

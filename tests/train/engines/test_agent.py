@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
@@ -72,6 +73,16 @@ def test_an_agent_that_raises_has_failed_and_its_neighbours_have_not(caplog):
     assert (good.text, bad.finish_reason, bad.is_hopeless) == ("a", "abort", True)
     assert bad.abort_reason == "agent 'mine': KeyError: '1'"
     assert caplog.records[0].exc_info is not None
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+def test_an_agent_that_ends_its_thread_has_failed_at_once(error):
+    def leaves(member):
+        raise error
+
+    (generation,) = answer(leaves, timeout_s=20.0)
+    assert (generation.finish_reason, generation.is_hopeless) == ("abort", True)
+    assert generation.abort_reason.startswith(f"agent 'mine': {type(error).__name__}")
 
 
 def test_broken_surroundings_are_not_the_agents_failure():

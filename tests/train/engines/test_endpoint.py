@@ -31,6 +31,7 @@ def ask(server_or_url, *, path="/x", payload=None, timeout_s=2.0):
         (Answer(""), "", False),  # done, without a word
         (Answer("<html>"), "status 200, but not a JSON object: '<html>'", True),
         (Answer([1]), "status 200, but not a JSON object: '[1]'", True),
+        (Answer("[" * 100_000), f"status 200, but not a JSON object: {'[' * 80!r}", True),
         (Answer({"error": {"message": "no"}}, 400), "status 400: no", False),
         (Answer({"error": "no"}, 422), "status 422: no", False),
         (Answer({"detail": "busy"}, 429), "status 429: busy", True),

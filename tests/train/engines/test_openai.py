@@ -187,6 +187,13 @@ def test_the_endpoint_decides_how_long_to_wait(served):
     assert time.monotonic() - begun >= 0.3
 
 
+def test_an_endpoint_that_wants_to_be_left_alone_for_longer_than_an_answer_may_take_is_not_waited_for(served):
+    engine, server = served(Answer(status=429, headers={"Retry-After": "86400"}))
+    (generation,) = answer(engine, request())
+    assert (generation.finish_reason, generation.is_hopeless) == ("abort", False)
+    assert len(server.asked) == 1
+
+
 def test_a_request_that_fails_to_the_last_is_given_up_and_its_neighbour_is_not(served):
     def fail_one(asked):
         return Answer(status=500) if "bad" in asked.body["messages"][0]["content"] else Answer(chat())
@@ -246,7 +253,7 @@ def test_a_reply_that_is_no_completion_is_given_up(served, body):
     assert (generation.finish_reason, generation.is_hopeless) == ("abort", False)
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("status", [307, 401, 402, 403, 404, 405])
 def test_a_wrong_key_or_model_fails_the_call(served, status):
     engine, _ = served(Answer({"error": {"message": "no such model"}}, status=status))
     with pytest.raises(EngineError, match=r"refuses model 'qwen': status \d+: no such model; check URL, key and model"):
