@@ -509,14 +509,10 @@ def _notes(
         yield f"the questions of {recipe.env.id} are not on this machine; training downloads them"
     for source in dict.fromkeys(model.source for model in models if model.shape is None):
         yield f"{source!r} is not on this machine, so its size is unknown; training downloads it"
-<<<<<<< HEAD
     if recipe.distributed.sharding != "none":
         yield "memory is that of one process; weights, gradients and moments of trained policies are divided among them"
-    missing = [device for device in sorted({item.device for item in memory}) if _is_missing(device)]
-=======
     devices = sorted({item.device for item in memory})
     missing = [device for device in devices if _is_missing(device)]
->>>>>>> newcomer
     if missing:
         yield f"this machine has no {', '.join(missing)}; training would refuse to start here"
     for device in devices:
