@@ -29,6 +29,10 @@ def test_a_healthy_step_gives_no_warning() -> None:
     ("changed", "said"),
     [
         ({"rollout/reward_std": 0.0, "rollout/reward_mean": 0.0}, "every episode of the step has reward 0"),
+        (
+            {"rollout/reward_std": 0.0, "rollout/reward_mean": 1.0, "rollout/accuracy": 1.0},
+            "every episode of the step is right",
+        ),
         ({"train/num_events": 8.0, "train/num_zero_advantage_events": 8.0}, "every advantage of the step is 0"),
         ({"rollout/valid_rate/solver": 0.0}, "no response of role 'solver' could be parsed"),
         ({"train/engine_gap": 0.2}, "disagree by 0.2 nats a token"),
