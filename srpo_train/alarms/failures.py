@@ -30,8 +30,8 @@ def _no_signal(values: Values) -> Iterator[Trouble]:
     if values.get("rollout/reward_std") == 0.0 and values.get("rollout/accuracy") == 1.0:
         yield Trouble(
             "constant_reward",
-            "every episode of the step is right, so it teaches nothing: the tasks are learnt, or, where this is so from the "
-            "first step on, too easy or graded too kindly",
+            "every episode of the step is right, so it teaches nothing: the tasks are learnt, or, where this is so "
+            "from the first step on, too easy or graded too kindly",
         )
     elif values.get("rollout/reward_std") == 0.0:
         reward = values.get("rollout/reward_mean", 0.0)
