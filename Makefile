@@ -42,8 +42,9 @@ tables: $(STAMP)
 	@for sweep in $(SWEEPS); do $(BIN)/srpo sweep sweeps/$$sweep.toml --out runs/$$sweep || exit 1; done
 	$(BIN)/python -m scripts.results_tables docs/results.md $(SWEEPS:%=runs/%)
 
+# Two processes, each with whole files: what a file sets up once is set up once.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # An environment of its own: vLLM pins other versions of what the project uses, and torchvision, which it brings along,
 # is built for another torch and breaks both vLLM and transformers.

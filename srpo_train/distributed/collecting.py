@@ -92,7 +92,7 @@ def _merge(jobs: Sequence[EpisodeJob], rollouts: Sequence[Rollout]) -> Rollout:
     episodes = [episode for rollout in rollouts for episode in rollout.episodes]
     failed = [failed for rollout in rollouts for failed in rollout.failed]
     if failed and not episodes:
-        raise NoEpisodeError(f"all {len(jobs)} episodes failed on every rank; the first: {failed[0].reason}")
+        raise NoEpisodeError(f"all {len(jobs)} episodes failed; the first: {failed[0].reason}")
     return replace(
         _NOTHING,
         episodes=tuple(sorted(episodes, key=lambda episode: position[episode.episode_id])),
