@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from typing import Any
 from srpo_envs.errors import DatasetError
 from srpo_envs.sandbox import Limits, Run, Sandbox, Session
 from srpo_envs.sandbox.keeper.plain import encode
+from srpo_envs.sandbox.shared import open_sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def judge(
     Args:
         source: the program, as the model wrote it.
         tests: what it must do.
-        sandbox: where it runs; by default `shared_sandbox()`.
+        sandbox: where it runs; by default the one that the process shares, `open_sandbox("namespaces")`.
         limits: of every test by itself; by default the sandbox's.
         stop_at_failure: leave the tests after the first failure.
 
@@ -140,7 +140,7 @@ def judge(
     """
     runs: list[Run] = []
     failures: list[str] = []
-    with (sandbox or shared_sandbox()).session(source, limits) as session:
+    with (sandbox or open_sandbox("namespaces")).session(source, limits) as session:
         for case in tests.cases:
             run = _run_case(session, case, tests)
             runs.append(run)
@@ -165,26 +165,9 @@ def judge_many(
     Raises:
         SandboxError: the sandbox broke.
     """
-    used = sandbox or shared_sandbox()
+    used = sandbox or open_sandbox("namespaces")
     with ThreadPoolExecutor(used.num_workers) as threads:
         return list(threads.map(lambda pair: judge(*pair, sandbox=used, limits=limits), pairs))
-
-
-_shared: Sandbox | None = None
-_shared_lock = threading.Lock()
-
-
-def shared_sandbox() -> Sandbox:
-    """Return the sandbox of this process, made when first needed.
-
-    Raises:
-        SandboxError: programs cannot be shut in on this machine.
-    """
-    global _shared
-    with _shared_lock:
-        if _shared is None:
-            _shared = Sandbox()
-        return _shared
 
 
 def _run_case(session: Session, case: Case, tests: CodeTests) -> Run:

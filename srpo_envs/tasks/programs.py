@@ -16,11 +16,11 @@ from srpo_envs.grading.code import CallCase, Case, CheckCase, CodeTests, ScriptC
 from srpo_envs.parsing import parse_code_block
 from srpo_envs.prompting import load_prompt
 from srpo_envs.sandbox import Isolation, Limits
+from srpo_envs.sandbox.shared import open_sandbox
 from srpo_envs.schedule import Reply
 from srpo_envs.tasks.base import Task
 from srpo_envs.tasks.code_formats import CODE_SETS, OWN_SET, CodeSet, read_question, read_solution, read_tests
 from srpo_envs.tasks.loading import Choice, LoadedTasks, kept_info
-from srpo_envs.tasks.program_sandbox import open_sandbox
 from srpo_envs.tasks.rows import Row
 from srpo_envs.tasks.team_context import write_team_context
 

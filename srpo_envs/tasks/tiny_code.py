@@ -25,10 +25,10 @@ from srpo_envs.grading.code import same_value
 from srpo_envs.parsing import parse_code_block
 from srpo_envs.prompting import load_prompt
 from srpo_envs.sandbox import Isolation, Limits
+from srpo_envs.sandbox.shared import open_sandbox
 from srpo_envs.schedule import Reply
 from srpo_envs.tasks.base import Task
 from srpo_envs.tasks.generated import GeneratedTasks, Split, list_name, split_of
-from srpo_envs.tasks.program_sandbox import open_sandbox
 from srpo_envs.tasks.team_context import JUDGES, PLANNER
 
 LEVELS: dict[int, int] = {1: 1, 2: 2, 3: 3, 4: 5}

@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import srpo_envs
 from srpo_envs.errors import SandboxError
-from srpo_envs.tasks.program_sandbox import open_sandbox
+from srpo_envs.sandbox.shared import open_sandbox
 
 with warnings.catch_warnings():
     # Where pygame is installed, PettingZoo's suite imports one of its own games by a route that PettingZoo deprecates.

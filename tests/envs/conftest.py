@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from srpo_envs.errors import SandboxError
-from srpo_envs.sandbox import Sandbox
-from srpo_envs.tasks import program_sandbox
+from srpo_envs.sandbox import Sandbox, shared
 
 
 @pytest.fixture(scope="session")
@@ -24,4 +23,4 @@ def boxed() -> Iterator[Sandbox]:
 @pytest.fixture
 def runs_programs(boxed: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let task families run programs in the sandbox of the tests."""
-    monkeypatch.setitem(program_sandbox._sandboxes, ("namespaces", ()), boxed)
+    monkeypatch.setitem(shared._sandboxes, ("namespaces", ()), boxed)

@@ -14,8 +14,7 @@ import srpo_envs
 from srpo_envs.errors import ConfigError, DatasetError, SandboxError, SurroundingsError, UnreadableGoldError
 from srpo_envs.grading.code import CallCase, CheckCase, CodeTests, ScriptCase
 from srpo_envs.replay import branch, replay
-from srpo_envs.sandbox import Sandbox
-from srpo_envs.tasks import program_sandbox
+from srpo_envs.sandbox import Sandbox, shared
 from srpo_envs.tasks.base import Task
 from srpo_envs.tasks.code_formats import CODE_SETS
 from srpo_envs.tasks.programs import Programs, _score, pack_tests, unpack_tests
@@ -193,26 +192,26 @@ def test_without_namespaces_the_error_names_the_argument_and_only_the_argument_w
     def find_nothing():
         raise SandboxError("bubblewrap is not installed")
 
-    monkeypatch.setattr(program_sandbox, "_sandboxes", {})
+    monkeypatch.setattr(shared, "_sandboxes", {})
     monkeypatch.setattr("srpo_envs.sandbox.sandbox.find_bubblewrap", find_nothing)
     tasks = Programs()
     with pytest.raises(SandboxError, match=r"bubblewrap is not installed.*isolation='rlimits'"):
         tasks.grade(tasks.task(0), tasks.task(0).gold)
-    assert program_sandbox._sandboxes == {}
+    assert shared._sandboxes == {}
     weaker = Programs(isolation="rlimits")
     try:
         assert weaker.grade(weaker.task(0), weaker.task(0).gold) == 1.0
     except SandboxError as error:
         pytest.skip(f"rlimits are refused here: {error}")
     finally:
-        for sandbox in program_sandbox._sandboxes.values():
+        for sandbox in shared._sandboxes.values():
             sandbox.close()
 
 
 @pytest.mark.usefixtures("runs_programs")
 def test_environments_of_a_process_share_one_sandbox(boxed):
-    made = program_sandbox.open_sandbox("namespaces")
-    assert made is program_sandbox.open_sandbox("namespaces") is boxed
+    made = shared.open_sandbox("namespaces")
+    assert made is shared.open_sandbox("namespaces") is boxed
 
 
 @pytest.mark.parametrize("text", ["print(1)", "```\nprint(1)\n```", "```python\nprint(1)", "```python\n\n```"])

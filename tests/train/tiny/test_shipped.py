@@ -10,8 +10,8 @@ import torch
 
 from srpo_envs.errors import SandboxError
 from srpo_envs.parsing import Parsed
+from srpo_envs.sandbox.shared import open_sandbox
 from srpo_envs.tasks.arithmetic import Arithmetic
-from srpo_envs.tasks.program_sandbox import open_sandbox
 from srpo_envs.workflows.single_agent import SingleAgent
 from srpo_train.config import BUILTIN_TEAM
 from srpo_train.engines.base import GenerationRequest, Sampling

@@ -1,11 +1,11 @@
-"""The sandboxes of the task families that run programs: opened when first needed, shared by the process."""
+"""The sandboxes that judges and task families share: opened when first needed, one of each kind in a process."""
 
 from __future__ import annotations
 
 import threading
 
 from srpo_envs.errors import SandboxError
-from srpo_envs.sandbox import Isolation, Sandbox
+from srpo_envs.sandbox.sandbox import Isolation, Sandbox
 
 _sandboxes: dict[tuple[Isolation, tuple[str, ...]], Sandbox] = {}
 _lock = threading.Lock()
