@@ -316,7 +316,7 @@ class Trainer:
         """Let engines that hold a copy of the weights be given them in the body, whoever holds the parts of them."""
         with contextlib.ExitStack() as stack:
             for shards in self._shards if self._is_served else ():
-                stack.enter_context(shards.collected())
+                stack.enter_context(shards.streamed())
             yield
 
     def _evaluate(self) -> dict[str, float]:

@@ -21,6 +21,8 @@ from srpo_envs.errors import ConfigError, EngineError, MissingExtraError
 from srpo_train.engines.adapters import kernel_rank
 
 _WORKER = "srpo_train.engines.served_worker.PolicyWorker"
+_TRANSFER = '{"backend": "srpo_buckets"}'
+"""What the worker's class registers; see `srpo_train.engines.vllm_transfer`."""
 # A prompt in pieces makes vLLM rewind the request's generator, which a CPU's cannot: the server would end.
 _CPU_ARGUMENTS = ("--enforce-eager", "--block-size", "32", "--no-enable-chunked-prefill")
 _CPU_KV_CACHE = "64M"
@@ -66,7 +68,7 @@ def server_command(model: str, options: ServerOptions) -> list[str]:
         *("--model", model, "--host", options.host, "--port", str(options.port)),
         *("--dtype", dtype, "--max-num-seqs", str(options.max_num_seqs)),
         "--enable-scale-out",  # tokens in, tokens out, with the name of the weights on every response
-        *("--worker-extension-cls", _WORKER),
+        *("--worker-extension-cls", _WORKER, "--weight-transfer-config", _TRANSFER),
         *("--logprobs-mode", "processed_logprobs"),  # after the temperature
         *("--generation-config", "vllm"),  # requests say how to sample; a checkpoint's own settings would be added
         *(("--max-model-len", str(options.max_model_len)) if options.max_model_len else ()),

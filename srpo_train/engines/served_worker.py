@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from srpo_train.engines.vllm_sampler import keep_whole_distribution
+from srpo_train.engines.vllm_transfer import SERVED_BACKEND, register
+
+register(SERVED_BACKEND, "ServedReceiver")  # a worker imports this module before it makes its transfer engine
 
 
 class PolicyWorker:
