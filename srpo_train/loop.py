@@ -37,7 +37,7 @@ from srpo_train.distributed.setup import require_supported, shard_policies
 from srpo_train.engines.background import as_streaming
 from srpo_train.engines.base import Engine, Sampling
 from srpo_train.engines.making import make_engines
-from srpo_train.engines.publishing import PublishingEngine, weights_of
+from srpo_train.engines.publishing import PublishingEngine, push_metrics, weights_of
 from srpo_train.evaluation import evaluate, require_tasks
 from srpo_train.experience import Experience, build_experience
 from srpo_train.learner import Learner, PolicySettings
@@ -288,20 +288,23 @@ class Trainer:
             metrics |= self._critic.update(experience.batch, step=step, seed=seed)
         for policy in self._trained:
             policy.version += 1
-        self._publish()
+        metrics |= self._publish()
         return metrics | {"train/policy_version": float(max(policy.version for policy in self._trained))}
 
     @property
     def _publishing(self) -> dict[str, PublishingEngine]:
         return {name: engine for name, engine in self._engines.items() if isinstance(engine, PublishingEngine)}
 
-    def _publish(self) -> None:
+    def _publish(self) -> dict[str, float]:
         """Bring engines with a copy of the weights up to date, before anything is sampled again."""
         engines = self._publishing
         with self._published_policies():
-            for policy in self._trained:
-                if policy.policy_id in engines:
-                    engines[policy.policy_id].publish(policy.version, weights_of(policy))
+            reports = [
+                engines[policy.policy_id].publish(policy.version, weights_of(policy))
+                for policy in self._trained
+                if policy.policy_id in engines
+            ]
+        return push_metrics(reports)
 
     @contextlib.contextmanager
     def _sampling_policies(self) -> Iterator[None]:

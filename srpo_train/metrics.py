@@ -1,9 +1,9 @@
 """What is measured, under which name, and the log that keeps it.
 
 `TABLE` is the one list of names; ``docs/metrics.md`` is generated from it, and a name outside it is refused, so a curve
-never changes its meaning silently. Names under ``time/`` and ``perf/`` are measured by the clock and differ from run to
-run. With ``rollout.mode = "rounds"`` everything else is a function of recipe and seed, bit for bit, also across a kill
-and a resume.
+never changes its meaning silently. Names under ``time/``, ``perf/`` and ``publish/`` are measured by the clock and
+differ from run to run. With ``rollout.mode = "rounds"`` everything else is a function of recipe and seed, bit for bit,
+also across a kill and a resume.
 
 ``metrics.jsonl`` is the truth, one line per step, on disk before the next step begins; terminal, TensorBoard and
 Weights & Biases are views of it (`srpo_train.sinks`).
@@ -255,6 +255,12 @@ TABLE: tuple[Metric, ...] = (
     Metric("eval/out_of_budget_share", "share", "Episodes that a limit of their budget ended or cut short."),
     Metric("eval/env/{metric}", "-", "What the workflow itself measures, see its page; mean over episodes."),
     Metric("alarm/{alarm}", "roles", "An alarm that lasts: the roles it concerns, 1 for the whole run."),
+    # new weights on their way to engines that hold a copy, measured by the clock too
+    Metric("publish/seconds", "s", "Publishing the step's weights, all policies one after the other."),
+    Metric("publish/bytes", "bytes", "Sent to each engine or server; of an adapter its files alone."),
+    Metric("publish/buckets", "buckets", "Pieces they came in."),
+    Metric("publish/slowest_s", "s", "Longest that one server took, from the beginning to its word."),
+    Metric("publish/unfit_servers", "servers", "Servers that do not have them yet and get no requests until they do."),
     # clocks
     Metric("time/generate_s", "s", "Generating the step's responses."),
     Metric("time/env_s", "s", "Waiting for environments with nothing to generate."),
@@ -312,7 +318,7 @@ def meaning_of(name: str) -> str:
 
 def is_timing(name: str) -> bool:
     """Whether a metric is measured by the clock and so may differ between equal runs."""
-    return name.startswith(("time/", "perf/"))
+    return name.startswith(("time/", "perf/", "publish/"))
 
 
 def without_timing(values: Values) -> dict[str, float]:

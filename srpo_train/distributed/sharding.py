@@ -138,7 +138,7 @@ class ShardedModel:
         The others have nothing to do there. Leaving it they put together whatever the main rank takes, and the main
         rank what it has not taken, so that all stay together whatever happens on one of them.
         """
-        state: dict[str, Tensor] = get_model_state_dict(self.model)
+        state: dict[str, Any] = get_model_state_dict(self.model)
         formats = {name: self.dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in state.items()}
         specs = {name: TensorSpec(tuple(tensor.shape), formats[name]) for name, tensor in state.items()}
         # What travels between ranks has the smaller format already.

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -112,9 +113,7 @@ def plan_buckets(specs: Mapping[str, TensorSpec], bucket_bytes: int) -> tuple[Bu
         raise ConfigError(f"bucket_bytes: expected at least 1, got {bucket_bytes}")
     for name, spec in specs.items():
         if spec.dtype not in _NAMES:
-            raise ConfigError(
-                f"{name!r} is {spec.dtype}, which cannot be published; expected one of {sorted(_FORMATS)}"
-            )
+            raise ConfigError(f"{name!r} is {spec.dtype}, which cannot travel; expected one of {sorted(_FORMATS)}")
     cuts: list[dict[str, TensorSpec]] = []
     size = math.inf
     for group in groups_of(specs):
@@ -142,9 +141,10 @@ def tensors_in(image: Tensor) -> dict[str, Tensor]:
     return {name: _view(data, entry) for name, entry in entries.items()}
 
 
-def _view(data: Tensor, entry: Mapping[str, object]) -> Tensor:
-    start, end = entry["data_offsets"]  # type: ignore[misc]
-    return data[start:end].view(_FORMATS[str(entry["dtype"])]).view(entry["shape"])  # type: ignore[call-overload]
+def _view(data: Tensor, entry: Mapping[str, Any]) -> Tensor:
+    start, end = entry["data_offsets"]
+    part = data[start:end].view(_FORMATS[entry["dtype"]])
+    return part.view(entry["shape"])
 
 
 def _bytes(tensor: Tensor) -> bytes:

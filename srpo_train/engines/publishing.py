@@ -76,6 +76,20 @@ class PushReport:
     """Servers that do not have them yet."""
 
 
+def push_metrics(reports: Sequence[PushReport]) -> dict[str, float]:
+    """Return what publications took, one after the other; nothing where there were none."""
+    if not reports:
+        return {}
+    slowest = [seconds for report in reports for seconds in report.server_s.values()]
+    return {
+        "publish/seconds": sum(report.seconds for report in reports),
+        "publish/bytes": float(sum(report.num_bytes for report in reports)),
+        "publish/buckets": float(sum(report.num_buckets for report in reports)),
+        "publish/slowest_s": max(slowest, default=max(report.seconds for report in reports)),
+        "publish/unfit_servers": float(sum(report.num_unfit for report in reports)),
+    }
+
+
 def weights_of(policy: Policy) -> Iterable[tuple[str, Tensor]]:
     """Return what an engine needs to answer as a policy: every tensor of its state by name, or of its adapter's.
 

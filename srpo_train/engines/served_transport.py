@@ -6,11 +6,11 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from srpo_train.engines.buckets import Bucket
 from srpo_train.engines.served_server import Published, ServerFaultError, VllmServer, within
@@ -117,7 +117,7 @@ class _GroupPush:
         await self._each(lambda server: server.finish(self._published, self._end))
         return True
 
-    async def _meet(self, store: dist.TCPStore, firsts: Mapping[str, range]) -> WeightGroup | None:
+    async def _meet(self, store: TCPStore, firsts: Mapping[str, range]) -> WeightGroup | None:
         wait_s = min(self._left_s * _SHARE, _LONGEST_MEETING_S)
         size = 1 + sum(map(len, firsts.values()))
         meeting = Meeting(
@@ -130,22 +130,19 @@ class _GroupPush:
         def join(server: VllmServer) -> Awaitable[None]:
             return server.meet({**info, "first_rank": firsts[server.url].start}, end)
 
-        (group, error), (_, faults) = await asyncio.gather(_caught(joining), _outcomes(self.members, join))
-        if not self._broke(faults, error):
+        (group, reason), (_, faults) = await asyncio.gather(_caught(joining), _outcomes(self.members, join))
+        if not self._broke(faults, reason):
             return group
         if group:
             group.close()
         return None
 
-    async def _send(
-        self, group: WeightGroup, store: dist.TCPStore, bucket: Bucket, firsts: Mapping[str, range]
-    ) -> bool:
+    async def _send(self, group: WeightGroup, store: TCPStore, bucket: Bucket, firsts: Mapping[str, range]) -> bool:
         """Broadcast a bucket and return whether all members have it."""
         try:
             image = (await within(self._end, self._weights.image(bucket))).to(self._device)
         except (LookupError, TimeoutError) as error:
-            reason = f"{bucket} was not there to send ({error})"
-            return not self._broke({s.url: ServerFaultError(f"{s.url}: {reason}") for s in self.members}, None)
+            return not self._broke({}, LookupError(f"{bucket} was not there to send: {error}"))
         end = time.monotonic() + self._left_s * _SHARE
         wait_s = (end - time.monotonic()) * _WORKER_SHARE
 
@@ -158,8 +155,8 @@ class _GroupPush:
                 raise ServerFaultError(f"{fault}; {came}", is_down=fault.is_down, is_lost=fault.is_lost) from fault
 
         sending = asyncio.to_thread(group.broadcast, image, wait_s)
-        (_, error), (_, faults) = await asyncio.gather(_caught(sending), _outcomes(self.members, load))
-        return not self._broke(faults, error)
+        (_, reason), (_, faults) = await asyncio.gather(_caught(sending), _outcomes(self.members, load))
+        return not self._broke(faults, reason)
 
     async def _each(self, ask: Callable[[VllmServer], Awaitable[_T]]) -> dict[str, _T]:
         """Ask all members; leave out those that do not do it."""
@@ -211,7 +208,7 @@ async def _outcomes(
     return results, faults
 
 
-async def _caught(work: Awaitable[Any]) -> tuple[Any, Exception | None]:
+async def _caught(work: Awaitable[_T]) -> tuple[_T | None, Exception | None]:
     """Return what comes of work on a group, or what it fails with."""
     try:
         return await work, None

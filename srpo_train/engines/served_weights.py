@@ -85,6 +85,5 @@ class WeightFolder:
 
 def _write(path: Path, image: Tensor) -> None:
     partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        file.write(memoryview(image.numpy()))
+    image.numpy().tofile(partial)
     partial.rename(path)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Store, TCPStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,12 +48,12 @@ class WeightGroup:
     """
 
     def __init__(
-        self, meeting: Meeting, rank: int, *, device: torch.device | None = None, store: dist.Store | None = None
+        self, meeting: Meeting, rank: int, *, device: torch.device | None = None, store: Store | None = None
     ) -> None:
         timeout = timedelta(seconds=meeting.timeout_s)
         self.device = device or torch.device("cpu")
         self._rank = rank
-        self._store = store or dist.TCPStore(meeting.host, meeting.port, is_master=False, timeout=timeout)
+        self._store = store or TCPStore(meeting.host, meeting.port, is_master=False, timeout=timeout)
         self._store.set_timeout(timeout)
         if meeting.backend == "nccl":
             self._group: Any = _nccl(self._store, rank, meeting.size, timeout)
@@ -89,12 +90,12 @@ class WeightGroup:
         self._group = None
 
 
-def open_store(timeout_s: float) -> dist.TCPStore:
+def open_store(timeout_s: float) -> TCPStore:
     """Return a store of this process, at a free port, at which members of a group meet."""
-    return dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
+    return TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
 
 
-def notes(store: dist.Store, ranks: range) -> str:
+def notes(store: Store, ranks: range) -> str:
     """Return how far members have come, as they wrote it down."""
     found = [f"rank {rank} {store.get(f'at-{rank}').decode()}" for rank in ranks if store.check([f"at-{rank}"])]
     return ", ".join(found)
@@ -112,16 +113,18 @@ def own_address(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
-def _gloo(store: dist.Store, rank: int, meeting: Meeting, timeout: timedelta) -> Any:
-    options = dist.ProcessGroupGloo._Options()
+def _gloo(store: Store, rank: int, meeting: Meeting, timeout: timedelta) -> Any:
+    gloo: Any = dist.ProcessGroupGloo  # not all of it is known to its type
+    options = gloo._Options()
     # The trainer listens where it said it would, the others where they would reach it.
     address = meeting.host if rank == 0 else own_address(meeting.host, meeting.port)
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+    options._devices = [gloo.create_device(hostname=address)]
     options._timeout = timeout
-    return dist.ProcessGroupGloo(store, rank, meeting.size, options)
+    return gloo(store, rank, meeting.size, options)
 
 
-def _nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
-    options = dist.ProcessGroupNCCL.Options()
+def _nccl(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+    nccl: Any = dist.ProcessGroupNCCL
+    options = nccl.Options()
     options._timeout = timeout
-    return dist.ProcessGroupNCCL(store, rank, size, options)
+    return nccl(store, rank, size, options)
