@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import json
 import os
 import signal
 import socket
@@ -19,10 +20,11 @@ from typing import Self
 
 from srpo_envs.errors import ConfigError, EngineError, MissingExtraError
 from srpo_train.engines.adapters import kernel_rank
+from srpo_train.engines.vllm_transfer import SERVED_BACKEND
 
 _WORKER = "srpo_train.engines.served_worker.PolicyWorker"
-_TRANSFER = '{"backend": "srpo_buckets"}'
-"""What the worker's class registers; see `srpo_train.engines.vllm_transfer`."""
+_TRANSFER = json.dumps({"backend": SERVED_BACKEND})
+"""What the worker's module registers."""
 # A prompt in pieces makes vLLM rewind the request's generator, which a CPU's cannot: the server would end.
 _CPU_ARGUMENTS = ("--enforce-eager", "--block-size", "32", "--no-enable-chunked-prefill")
 _CPU_KV_CACHE = "64M"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from srpo_train.engines.vllm_sampler import keep_whole_distribution
 from srpo_train.engines.vllm_transfer import SERVED_BACKEND, register
 
-register(SERVED_BACKEND, "ServedReceiver")  # a worker imports this module before it makes its transfer engine
+# A worker imports this module before it makes its transfer engine; elsewhere there may be no vLLM.
+with contextlib.suppress(ImportError):
+    register(SERVED_BACKEND, "ServedReceiver")
 
 
 class PolicyWorker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import socket
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from srpo_envs.errors import ConfigError, EngineError, MissingExtraError
 from srpo_train.engines.served_process import ServerOptions, ServerProcess, server_command
+from srpo_train.engines.vllm_transfer import SERVED_BACKEND
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 
@@ -26,6 +28,7 @@ def test_a_server_gets_what_the_engine_needs_of_it():
     assert (options["--model"], options["--host"], options["--port"]) == ("model-dir", "127.0.0.1", "8123")
     assert "--enable-scale-out" in options
     assert options["--worker-extension-cls"] == "srpo_train.engines.served_worker.PolicyWorker"
+    assert json.loads(options["--weight-transfer-config"]) == {"backend": SERVED_BACKEND}
     assert options["--logprobs-mode"] == "processed_logprobs"
     assert options["--generation-config"] == "vllm"
     assert options["--dtype"] == "auto"
