@@ -11,7 +11,7 @@ from pydantic import (
     model_validator,
 )
 
-from srpo_train.config.values import Probability
+from srpo_train.config.values import FinitePositive, Probability
 from srpo_train.engines.kept import MOST_KEPT
 from srpo_train.section import Section
 
@@ -19,7 +19,7 @@ from srpo_train.section import Section
 class SamplingConfig(Section):
     """How training rollouts draw tokens."""
 
-    temperature: PositiveFloat = 1.0
+    temperature: FinitePositive = 1.0
     """Divides the logits, in sampling and in the log-probabilities that are trained."""
     top_p: Probability = 1.0
     """Nucleus, together with a `top_k`, which bounds it. What is left of the vocabulary is kept with every token, and

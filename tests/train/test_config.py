@@ -180,6 +180,11 @@ def test_a_token_budget_needs_a_constant_learning_rate(minimal: Path) -> None:
     assert load_recipe(minimal, ["train.token_budget=100"]).train.token_budget == 100
 
 
+@pytest.mark.parametrize("key", ["optim.lr", "optim.eps", "sampling.temperature", "policies.team.optim.lr"])
+def test_a_number_that_leaves_nothing_of_a_step_is_refused(minimal: Path, key: str) -> None:
+    assert f"{key}: should be a finite number, got inf" in failure(minimal, f"{key}=inf")
+
+
 def test_truncated_sampling_needs_a_bound_on_what_is_left(minimal: Path) -> None:
     assert "a top_k from 1 to 1024" in failure(minimal, "sampling.top_p=0.9")
     assert "a top_k from 1 to 1024" in failure(minimal, "sampling.top_k=1025")
