@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import threading
 import time
 from collections import defaultdict
@@ -36,7 +37,6 @@ class FakeVllm(JsonServer):
     Args:
         policy: Whose weights it starts with; a copy is made.
         max_model_len: Its context.
-        has_worker_extension: Whether it was started as `srpo serve-policy` does.
         takes_adapters: Whether it was started to hold adapters over the policy's model.
     """
 
@@ -45,7 +45,6 @@ class FakeVllm(JsonServer):
         policy: Policy,
         *,
         max_model_len: int = 128,
-        has_worker_extension: bool = True,
         takes_adapters: bool = False,
     ) -> None:
         model = copy.deepcopy(policy.model)
@@ -53,7 +52,6 @@ class FakeVllm(JsonServer):
         self.policy = Policy(policy_id="served", model=model, tokenizer=policy.tokenizer, version=policy.version)
         self._base = SharedBase(model, policy.tokenizer) if takes_adapters else None
         self.max_model_len = max_model_len
-        self.has_worker_extension = has_worker_extension
         self.planned: dict[str, list[Answer]] = defaultdict(list)
         """Answers by path that are given in place of the real ones, one after another."""
         self.delay_s = 0.0
@@ -94,7 +92,6 @@ class FakeVllm(JsonServer):
         self.label = "default"
         self.is_paused = False
         self.has_old_cache = False
-        self.keeps_whole_distribution = 0
         self.num_aborts = 0
 
     def _reply(self, asked: Asked) -> Answer:
@@ -146,12 +143,6 @@ class FakeVllm(JsonServer):
     def _reset_prefix_cache(self, asked: Asked) -> Answer:
         self.has_old_cache = False
         return Answer({"success": True})
-
-    def _collective_rpc(self, asked: Asked) -> Answer:
-        if not self.has_worker_extension:
-            return Answer({"error": {"message": "'CPUWorker' object has no attribute"}}, status=500)
-        self.keeps_whole_distribution += 1
-        return Answer({"results": [None]})
 
     def _get_world_size(self, asked: Asked) -> Answer:
         return Answer({"world_size": 1})
@@ -221,7 +212,12 @@ class FakeVllm(JsonServer):
         return Answer({"model": model or "team", "choices": [choice]})
 
     def _sample(self, prompt: tuple[int, ...], params: dict[str, Any], label: str, model: str) -> dict[str, Any]:
-        sampling = Sampling(temperature=params["temperature"], top_p=params["top_p"], top_k=params["top_k"])
+        sampling = Sampling(
+            temperature=params["temperature"],
+            top_p=params["top_p"],
+            top_k=params["top_k"],
+            with_kept=params["logprobs"] > 0,
+        )
         row = Row(
             index=next(self._numbers),
             prompt=prompt,
@@ -230,13 +226,13 @@ class FakeVllm(JsonServer):
             stops=tuple(params["stop"]),
         )
         sampled = self._decode(row, sampling, model)
-        pairs = zip(sampled.token_ids, sampled.logprobs, strict=True)
+        kept = sampled.kept or ((),) * len(sampled.token_ids)
         return {
             "index": 0,
             "finish_reason": sampled.finish_reason,
             "stop_reason": None,
             "token_ids": list(sampled.token_ids),
-            "logprobs": {"content": [{"token_id": token, "logprob": logprob, "rank": 1} for token, logprob in pairs]},
+            "logprobs": {"content": list(map(_entry, sampled.token_ids, sampled.logprobs, kept))},
             "weight_versions": [{"version": label, "start": 0, "end": len(sampled.token_ids)}],
         }
 
@@ -259,3 +255,12 @@ class FakeVllm(JsonServer):
 
 def _error(message: str) -> Answer:
     return Answer({"error": {"message": message}}, status=500)
+
+
+def _entry(token: int, logprob: float, kept: tuple[int, ...]) -> dict[str, Any]:
+    """One position; what was left has the rest of the probability in equal parts, and one token was removed."""
+    others = [other for other in kept if other != token]
+    rest = (1 - math.exp(logprob)) / max(len(others), 1)
+    listed = [(token, logprob), *((other, math.log(rest)) for other in others), (max(kept, default=0) + 1, -9999.0)]
+    fields = [{"token_id": other, "logprob": value, "rank": 1} for other, value in listed]
+    return {**fields[0], "top_logprobs": fields if kept else []}

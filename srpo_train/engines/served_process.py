@@ -20,6 +20,7 @@ from typing import Self
 
 from srpo_envs.errors import ConfigError, EngineError, MissingExtraError
 from srpo_train.engines.adapters import kernel_rank
+from srpo_train.engines.kept import MOST_KEPT
 from srpo_train.engines.vllm_transfer import SERVED_BACKEND
 
 _WORKER = "srpo_train.engines.served_worker.PolicyWorker"
@@ -71,7 +72,8 @@ def server_command(model: str, options: ServerOptions) -> list[str]:
         *("--dtype", dtype, "--max-num-seqs", str(options.max_num_seqs)),
         "--enable-scale-out",  # tokens in, tokens out, with the name of the weights on every response
         *("--worker-extension-cls", _WORKER, "--weight-transfer-config", _TRANSFER),
-        *("--logprobs-mode", "processed_logprobs"),  # after the temperature
+        *("--logprobs-mode", "processed_logprobs"),  # after temperature, top-k and top-p
+        *("--max-logprobs", str(MOST_KEPT)),
         *("--generation-config", "vllm"),  # requests say how to sample; a checkpoint's own settings would be added
         *(("--max-model-len", str(options.max_model_len)) if options.max_model_len else ()),
         *(("--kv-cache-memory-bytes", kv_cache) if kv_cache else ()),
