@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import torch
 from torch._C._distributed_c10d import TCPStore
 
+from srpo_envs.errors import ConfigError
 from srpo_train.engines.buckets import Bucket
 from srpo_train.engines.served_server import Published, ServerFaultError, VllmServer, within
 from srpo_train.engines.served_weights import WeightFolder
@@ -60,9 +61,14 @@ class GroupTransport:
         backend: ``gloo`` or ``nccl``.
         host: Of this machine, as the servers see it; found by the way to the first of them when empty.
         timeout_s: Longest time of a push, all servers and steps together.
+
+    Raises:
+        ConfigError: there is no GPU for ``nccl``.
     """
 
     def __init__(self, backend: str, *, host: str, timeout_s: float) -> None:
+        if backend == "nccl" and not torch.cuda.is_available():
+            raise ConfigError('engine.served.transport: "nccl" needs a GPU, and there is none here; use "gloo"')
         self._backend = backend
         self._host = host
         self._timeout_s = timeout_s
@@ -73,9 +79,7 @@ class GroupTransport:
         A group breaks with any of its members. Those that are not to blame then begin again without it, with buckets
         that lie in the folder already.
         """
-        parsed = urlsplit(servers[0].url)
-        host = self._host or own_address(parsed.hostname or "", parsed.port or 80)
-        push = _GroupPush(servers, published, self._backend, host, time.monotonic() + self._timeout_s)
+        push = _GroupPush(servers, published, self._backend, self._host, time.monotonic() + self._timeout_s)
         while push.members and not await push.attempt():
             pass
         return push.faults
@@ -120,8 +124,10 @@ class _GroupPush:
     async def _meet(self, store: TCPStore, firsts: Mapping[str, range]) -> WeightGroup | None:
         wait_s = min(self._left_s * _SHARE, _LONGEST_MEETING_S)
         size = 1 + sum(map(len, firsts.values()))
+        first = urlsplit(self.members[0].url)
+        host = self._host or own_address(first.hostname or "", first.port or 80)
         meeting = Meeting(
-            backend=self._backend, host=self._host, port=store.port, size=size, timeout_s=wait_s * _WORKER_SHARE
+            backend=self._backend, host=host, port=store.port, size=size, timeout_s=wait_s * _WORKER_SHARE
         )
         info = dataclasses.asdict(meeting)
         joining = asyncio.to_thread(WeightGroup, meeting, 0, device=self._device, store=store)

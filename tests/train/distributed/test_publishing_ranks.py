@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from fake_vllm import FakeVllm
 from rank_world import build_team, run_ranks, shard
 
 from srpo_envs.errors import EngineError
+from srpo_train.config import load_recipe
 from srpo_train.engines.publishing import weights_of
 from srpo_train.engines.served import ServedEngine
+from srpo_train.loop import train
+from srpo_train.metrics import read_metrics
+from srpo_train.policies import Policy
 
 BUCKET_BYTES = 20_011
+RECIPE = Path(__file__).parents[3] / "recipes" / "tiny-arithmetic.toml"
 
 
 def load():
@@ -73,6 +80,26 @@ def break_off(ranks, folder):
     return message, float(ranks.share(torch.ones(1)))
 
 
+def train_served(ranks, urls, folder):
+    overrides = {
+        "output_dir": folder,
+        "env.kwargs.size": 6,
+        "eval.every": 0,
+        "rollout.prompts_per_step": 2,
+        "rollout.group_size": 4,
+        "train.num_steps": 2,
+        "train.checkpoint_every": 2,
+        "log.tensorboard": "false",
+        "log.role_gradients_every": 0,
+        "distributed.sharding": "fsdp",
+        "engine.kind": "served",
+        "engine.served.bucket_bytes": BUCKET_BYTES,
+        "engine.served.servers.team": urls,
+        "engine.served.transport": "gloo",
+    }
+    return str(train(load_recipe(RECIPE, [f"{key}={value}" for key, value in overrides.items()])))
+
+
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
     folder = tmp_path_factory.mktemp("publishing")
@@ -98,3 +125,19 @@ def test_ranks_stay_together_when_a_push_breaks_off(tmp_path):
     assert "could not load bucket 0" in message
     assert "division by zero" in message
     assert total == other == 2.0
+
+
+def test_a_sharded_run_samples_from_the_weights_of_every_update_and_says_what_publishing_took(tmp_path):
+    policy = Policy.load("team", "builtin:tiny-team", device="cpu")
+    with FakeVllm(policy, max_model_len=256) as server:
+        run_dir, _ = run_ranks(2, tmp_path / "ranks", train_served, [server.url], tmp_path)
+        assert server.label.startswith("2-")
+    lines = [line for line in read_metrics(Path(run_dir)) if line["step"]]
+    size = sum(tensor.nbytes for tensor in policy.model.state_dict().values())
+    for line in lines:
+        assert line["train/engine_gap"] < 1e-4
+        assert line["publish/buckets"] > 10
+        assert 0 < line["publish/bytes"] - size < 20_000
+        assert 0 < line["publish/slowest_s"] <= line["publish/seconds"]
+        assert line["publish/unfit_servers"] == 0
+    assert len(lines) == 2

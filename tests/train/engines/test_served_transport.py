@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from fake_vllm import FakeVllm  # noqa: E402
 from json_server import Answer  # noqa: E402
 
-from srpo_envs.errors import EngineError  # noqa: E402
+from srpo_envs.errors import ConfigError, EngineError  # noqa: E402
 from srpo_train.engines.base import GenerationRequest, Sampling  # noqa: E402
 from srpo_train.engines.buckets import images, plan_buckets, tensors_in  # noqa: E402
 from srpo_train.engines.publishing import push_metrics, specs_of, weights_of  # noqa: E402
@@ -280,6 +280,12 @@ def test_a_stream_of_other_shapes_is_refused_before_anything_moves(serve, policy
     with pytest.raises(EngineError, match=rf"'{name}' is .*expected .*nothing has moved"):
         engine.publish(1, WeightStream(specs, lambda name: pytest.fail("put together")))
     assert server.buckets() == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_nccl_without_a_gpu_is_refused(serve):
+    with pytest.raises(ConfigError, match='"nccl" needs a GPU'):
+        serve(1, "nccl")
 
 
 # --- the folder ---------------------------------------------------------------------------------------------------
