@@ -136,7 +136,7 @@ def test_a_sharded_run_samples_from_the_weights_of_every_update_and_says_what_pu
     size = sum(tensor.nbytes for tensor in policy.model.state_dict().values())
     for line in lines:
         assert line["train/engine_gap"] < 1e-4
-        assert line["publish/buckets"] > 10
+        assert line["publish/buckets"] > 5
         assert 0 < line["publish/bytes"] - size < 20_000
         assert 0 < line["publish/slowest_s"] <= line["publish/seconds"]
         assert line["publish/unfit_servers"] == 0
