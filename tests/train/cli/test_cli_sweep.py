@@ -106,6 +106,22 @@ def test_a_dry_run_lists_cells_and_makes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_only_some_cells_may_be_trained_and_the_table_shows_what_is_finished(tmp_path, trainer: list[str]) -> None:
+    arguments = [RECIPE, "--grid", "env.kwargs.num_solvers=1,3", "--seeds", "0", "--out", tmp_path / "out"]
+    listed = sweep(*arguments, "--dry-run", "--only", "NUM_SOLVERS = 3").stdout
+    assert "1 runs" in listed and "num_solvers = 1" not in listed
+    assert sweep(*arguments, "--only", "num_solvers = 3").exit_code == 0
+    assert "num_solvers = 1" not in (tmp_path / "out" / "results.md").read_text().split("Fewer finished")[0]
+    assert sweep(*arguments).exit_code == 0
+    assert "num_solvers = 1" in (tmp_path / "out" / "results.md").read_text()
+
+
+def test_a_choice_of_no_cell_is_refused(tmp_path: Path) -> None:
+    result = sweep(RECIPE, "--grid", "env.kwargs.num_solvers=1,3", "--only", "voting", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "--only voting: no cell has such a label; they are num_solvers = 1; num_solvers = 3" in result.stderr
+
+
 # --- progress -----------------------------------------------------------------------------------------------------
 
 
