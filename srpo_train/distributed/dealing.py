@@ -66,10 +66,11 @@ def deal_work(
         ranks: The processes.
         in_step: Policies whose parameters are spread over the ranks. A forward pass of theirs is a common one, so every
             rank makes as many as the one with most of them does, in the same order.
+        packed: Policies whose rows are packed rather than padded.
     """
     if ranks.size == 1:
-        return Work(micro_batches(batch.rows, max_tokens), None, None)
-    passes = [_passes(batch, events, max_tokens) for events in deal_events(batch, ranks.size)]
+        return Work(micro_batches(batch.rows, max_tokens, packed), None, None)
+    passes = [_passes(batch, events, max_tokens, packed) for events in deal_events(batch, ranks.size)]
     partition: list[list[int]] = []
     stand_ins: list[int | None] = []
     for policy_id in sorted({row.policy_id for row in batch.rows}):

@@ -89,7 +89,7 @@ class ModelScorer:
     device: torch.device | None = None
     """Where rows go; None takes the place of the parameters."""
     packing: bool = False
-    """Put rows end to end rather than pad them; the model must have passed `packing.require_packing`."""
+    """Put rows end to end rather than pad them; the model must be one that `packing.packs`."""
     flops: ModelFlops | None = None
     """What the model makes of a token, to count the operations of every pass; None counts none."""
 
@@ -168,11 +168,11 @@ def token_logprobs(
 
 
 def _inputs(model: nn.Module, rows: PaddedRows | PackedRows) -> dict[str, Any]:
-    """What the model is given. Padded rows need no attention mask, without which attention takes its faster form:
-    padding is on the right, where a causal model's real tokens do not look, and what it computes there is never read.
-    """
+    """What the model is given for its forward pass."""
     if isinstance(rows, PackedRows):
         return packed_inputs(model, rows)
+    # No attention mask: padding is on the right, where a causal model's real tokens do not look, and without a mask
+    # attention takes its faster form. What the model computes at padding is never read.
     return {"input_ids": rows.input_ids_MS, "use_cache": False}
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,6 +27,9 @@ from srpo_envs.errors import ConfigError
 from srpo_train.batching import MemberRow, PackedRows, pack_rows
 
 logger = logging.getLogger(__name__)
+
+Packing = Literal["auto"] | bool
+"""Whether rows are packed; see ``optim.packing``."""
 
 IMPLEMENTATION = "srpo_packed"
 """Name under which transformers knows this attention; with anything but a packed line it is ``sdpa``."""
@@ -39,7 +42,7 @@ _PROBES = ([0, 1, 1], [1, 0], [1, 1])
 
 
 def packed_inputs(model: nn.Module, rows: PackedRows) -> dict[str, Any]:
-    """Return what a forward pass over a packed line is given; the model must have passed `require_packing`."""
+    """Return what a forward pass over a packed line is given; the model must be one that `packs`."""
     inputs: dict[str, Any] = {"input_ids": rows.input_ids_1S, "position_ids": rows.position_ids_1S, "use_cache": False}
     if _attention_of(model) == IMPLEMENTATION:
         # A mask of four axes goes through to attention as it is. Its numbers are where the rows end, on the CPU, where
@@ -73,9 +76,11 @@ def packed_attention(
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    attend = functools.partial(sdpa_attention_forward, module, **kwargs)
+    sdpa: Any = sdpa_attention_forward
+    attend = functools.partial(sdpa, module, **kwargs)
     if attention_mask is None or attention_mask.dtype != torch.int64:
-        return attend(query, key, value, attention_mask)  # type: ignore[no-any-return]
+        output: tuple[Tensor, None] = attend(query, key, value, attention_mask)
+        return output
     outputs = []
     for first, lengths in _alike(attention_mask.flatten().tolist()):
         place_BL, is_real_BL = _places(first, lengths, query.device)
@@ -85,17 +90,25 @@ def packed_attention(
     return torch.cat(outputs)[None], None
 
 
-def require_packing(policy_id: str, model: nn.Module) -> None:
-    """Prepare a model for packed lines.
+def resolve_packing(policy_id: str, model: nn.Module, packing: Packing) -> bool:
+    """Return whether a policy's rows are packed, and prepare its model for it.
+
+    Args:
+        policy_id: Named in errors.
+        model: A transformers causal language model or a PEFT model around one.
+        packing: What is wanted; ``auto`` packs where attention does it well.
 
     Raises:
-        ConfigError: rows of a line would see each other.
+        ConfigError: packing is asked for, and rows of a line would see each other.
     """
-    if not packs(model):
+    if packing == "auto":
+        return packs(model) and _attention_of(model) in (IMPLEMENTATION, "flash_attention_2", "flash_attention_3")
+    if packing and not packs(model):
         raise ConfigError(
             f"policy {policy_id!r}: rows of {type(model).__name__} cannot be packed, since they would see each other "
             '(a recurrent state, positions that cannot be given); set optim.packing = "auto" or false'
         )
+    return packing
 
 
 _PACKS: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -106,13 +119,6 @@ def packs(model: nn.Module) -> bool:
     if model not in _PACKS:
         _PACKS[model] = _prepare(model)
     return _PACKS[model]
-
-
-def packs_well(model: nn.Module) -> bool:
-    """Whether packing also pays: not where attention would be a mask of blocks."""
-    return packs(model) and (
-        _attention_of(model) == IMPLEMENTATION or str(_attention_of(model)).startswith("flash_attention")
-    )
 
 
 def _prepare(model: nn.Module) -> bool:
@@ -139,7 +145,9 @@ def _computes_the_same(causal: Any) -> bool:
     try:
         with torch.random.fork_rng(devices=[]):
             packed = causal.base_model(**packed_inputs(causal, pack_rows(rows, device))).last_hidden_state[0]
-            alone = [causal.base_model(input_ids=torch.tensor([ids], device=device), use_cache=False) for ids in _PROBES]
+            alone = [
+                causal.base_model(input_ids=torch.tensor([ids], device=device), use_cache=False) for ids in _PROBES
+            ]
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         logger.info("%s: a packed line cannot be computed (%s)", type(causal).__name__, error)
         return False

@@ -209,7 +209,8 @@ def _matrices(module: nn.Module) -> list[nn.Parameter]:
     own = dict(module.named_parameters(recurse=False))
     if isinstance(module, nn.Embedding):
         return []
-    if stacked := [parameter for parameter in own.values() if parameter.ndim == 3 and not isinstance(module, nn.Conv1d)]:
+    stacked = [parameter for parameter in own.values() if parameter.ndim == 3]
+    if stacked and not isinstance(module, nn.Conv1d):
         return stacked
     weight = own.get("weight")
     return [weight] if weight is not None and weight.ndim >= 2 else []
