@@ -83,10 +83,11 @@ def packed_attention(
         return output
     outputs = []
     for first, lengths in _alike(attention_mask.flatten().tolist()):
-        place_BL, is_real_BL = _places(first, lengths, query.device)
+        place_BL, real_N = _places(first, lengths, query.device)
         parts = [_rows_of(tensor, first, lengths, place_BL) for tensor in (query, key, value)]
         output_BLHD, _ = attend(*parts, _window_mask(max(lengths), sliding_window, query.device))
-        outputs.append(output_BLHD.flatten(0, 1) if is_real_BL is None else output_BLHD[is_real_BL])
+        output_NHD = output_BLHD.flatten(0, 1)
+        outputs.append(output_NHD if real_N is None else output_NHD.index_select(0, real_N))
     return torch.cat(outputs)[None], None
 
 
@@ -171,7 +172,7 @@ def _alike(ends: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
 
 
 def _places(first: int, lengths: Sequence[int], device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Return [B, L] where each row's tokens lie in the line, and which of them are real; None for equal lengths."""
+    """Return [B, L] where in the line each row's tokens lie, and [N] which of B * L are real; None if all are."""
     longest = max(lengths)
     if min(lengths) == longest:
         return None, None
@@ -180,16 +181,18 @@ def _places(first: int, lengths: Sequence[int], device: torch.device) -> tuple[T
     is_real_BL = torch.arange(longest) < length_B[:, None]
     # What lies on the right of a row is not looked at by its tokens, so any token will do for it.
     place_BL = torch.where(is_real_BL, start_B[:, None] + torch.arange(longest), start_B[:, None])
-    return place_BL.to(device, non_blocking=True), is_real_BL.to(device, non_blocking=True)
+    real_N = is_real_BL.flatten().nonzero().squeeze(1)
+    return place_BL.to(device, non_blocking=True), real_N.to(device, non_blocking=True)
 
 
 def _rows_of(line_1HSD: Tensor, first: int, lengths: Sequence[int], place_BL: Tensor | None) -> Tensor:
     """Return [B, H, L, D]: a run of rows of the line, side by side."""
+    line_SHD = line_1HSD[0].transpose(0, 1)  # as the layer made it, each token's numbers side by side
     if place_BL is None:
-        shape = (line_1HSD.shape[1], len(lengths), lengths[0], line_1HSD.shape[3])
-        return line_1HSD[0, :, first : first + sum(lengths)].view(shape).transpose(0, 1)
-    rows_HND = line_1HSD[0].index_select(1, place_BL.flatten())
-    return rows_HND.view(len(rows_HND), *place_BL.shape, -1).transpose(0, 1)
+        rows_BLHD = line_SHD[first : first + sum(lengths)].unflatten(0, (len(lengths), lengths[0]))
+    else:
+        rows_BLHD = line_SHD.index_select(0, place_BL.flatten()).unflatten(0, place_BL.shape)
+    return rows_BLHD.transpose(1, 2)
 
 
 def _window_mask(length: int, window: int | None, device: torch.device) -> Tensor | None:
