@@ -22,6 +22,7 @@ from srpo_train.engines.making import make_engines
 from srpo_train.engines.publishing import PublishingEngine, weights_of
 from srpo_train.evaluation import evaluate
 from srpo_train.policies.team import Team
+from srpo_train.throughput.recorder import RECORDER
 
 if TYPE_CHECKING:
     from srpo_train.distributed.sharding import ShardedModel
@@ -69,10 +70,11 @@ class Samplers:
     def publish(self) -> None:
         """Bring engines with a copy of the weights up to date, before anything is sampled again."""
         engines = self._publishing
-        with self._published_policies():
+        with RECORDER.phase("publish"), self._published_policies():
             for policy in self._team.trained:
                 if policy.policy_id in engines:
-                    engines[policy.policy_id].publish(policy.version, weights_of(policy))
+                    with RECORDER.span("take weights", "publish", track=f"engine {policy.policy_id}"):
+                        engines[policy.policy_id].publish(policy.version, weights_of(policy))
 
     def release_memory(self) -> None:
         """Give accelerator memory back for an update, where engines can."""
@@ -115,7 +117,7 @@ class Samplers:
         keep = settings.group_size if settings.oversample else None
         collect = functools.partial(self._collector.collect, jobs, samplings, keep_per_group=keep)
         pause_s = _FIRST_PAUSE_S
-        with self._sampling_policies():
+        with RECORDER.span("collect", "collect", episodes=len(jobs)), self._sampling_policies():
             for _ in range(settings.lost_step_retries):
                 try:
                     return collect()
@@ -128,7 +130,7 @@ class Samplers:
     def evaluate(self) -> dict[str, float]:
         """Answer the held-out questions and return ``eval/...`` metrics."""
         settings = self._recipe.eval
-        with self._sampling_policies():
+        with RECORDER.phase("evaluate"), self._sampling_policies():
             result = evaluate(
                 self._eval_collector,
                 num_tasks=settings.num_tasks,
