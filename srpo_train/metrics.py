@@ -282,7 +282,8 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "perf/tokens_per_s/{phase}",
         "tokens/s",
-        "The step's sampled tokens per second of a phase and device: the rate if the run did nothing else.",
+        "The step's sampled tokens per second of a phase and device: the rate if the run did nothing else. Phases "
+        "shorter than a thousandth of the step are left out.",
     ),
     Metric(
         "perf/mfu/update",

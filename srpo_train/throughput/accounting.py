@@ -15,6 +15,9 @@ from srpo_train.throughput.recorder import Phase, Work
 UPDATE: tuple[Phase, ...] = ("score", "backward", "optimizer")
 """The phases in which the trainer computes."""
 
+_NOTICED = 1e-3
+"""Phases that take a smaller part of the step have no rate worth telling."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
@@ -107,7 +110,7 @@ def throughput_metrics(
         **{
             f"perf/tokens_per_s/{name}": num_tokens / spent_s / _num_devices(name, devices)
             for name, spent_s in seconds.items()
-            if spent_s > 0
+            if spent_s >= _NOTICED * step_s
         },
         "perf/idle_share/engine": max(0.0, 1.0 - rollout.generate_s / step_s),
         "perf/idle_share/trainer": max(0.0, 1.0 - update_s / step_s),

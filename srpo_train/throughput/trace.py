@@ -53,6 +53,19 @@ def trace_path(run_dir: Path, step: int) -> Path:
     return run_dir / FOLDER / f"step-{step:06d}.json"
 
 
+def find_trace(run_dir: Path, step: int | None = None) -> Path:
+    """Return the trace of a step, or the newest there is.
+
+    Raises:
+        RecordError: there is none.
+    """
+    found = sorted((run_dir / FOLDER).glob("step-*.json")) if step is None else [trace_path(run_dir, step)]
+    if not found or not found[-1].exists():
+        which = "no step" if step is None else f"step {step} is not"
+        raise RecordError(f"{run_dir}: {which} traced; record one with [log] trace_steps or trace_every")
+    return found[-1]
+
+
 def write_trace(path: Path, spans_by_rank: Sequence[Sequence[Span]], *, step: int) -> None:
     """Write the spans of a step, whose clock begins at 0 with the first of them."""
     begun_s = min((span.begun_s for spans in spans_by_rank for span in spans), default=0.0)
