@@ -158,7 +158,7 @@ def test_a_model_that_packs_still_takes_padded_rows():
 )
 def test_models_whose_rows_would_see_each_other_are_refused(model):
     attention = model.config._attn_implementation
-    with pytest.raises(ConfigError, match="'solver'.*would see each other"):
+    with pytest.raises(ConfigError, match=r"'solver'.*would see each other"):
         resolve_packing("solver", model, True)
     assert resolve_packing("solver", model, "auto") is False
     assert model.config._attn_implementation == attention
