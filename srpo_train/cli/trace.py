@@ -15,8 +15,10 @@ from srpo_train.cli._text import shown
 def trace(
     run: Annotated[Path, typer.Argument(help="Directory of a run, or one trace file.")],
     step: Annotated[int | None, typer.Option(help="Which step; the newest that was traced by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also draw it into this picture (.png, .svg, .pdf).")] = None,
 ) -> None:
     """Show what every rank, engine and environment worker did in a step that was traced (`log.trace_steps`)."""
+    from srpo_train.throughput.picture import draw_trace
     from srpo_train.throughput.trace import find_trace, read_trace, time_use
 
     path = run if run.is_file() else find_trace(run, step)
@@ -31,4 +33,6 @@ def trace(
         table.add_row(shown(use.track), shown(use.name), *numbers)
     console = Console()
     console.print(table)
+    if out:
+        draw_trace(document, out)
     console.print(shown(f"{path} opens in https://ui.perfetto.dev"), soft_wrap=True)

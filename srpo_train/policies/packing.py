@@ -189,7 +189,7 @@ def _rows_of(line_1HSD: Tensor, first: int, lengths: Sequence[int], place_BL: Te
     """Return [B, H, L, D]: a run of rows of the line, side by side."""
     line_SHD = line_1HSD[0].transpose(0, 1)  # as the layer made it, each token's numbers side by side
     if place_BL is None:
-        rows_BLHD = line_SHD[first : first + sum(lengths)].unflatten(0, (len(lengths), lengths[0]))
+        rows_BLHD: Tensor = line_SHD[first : first + sum(lengths)].unflatten(0, (len(lengths), lengths[0]))
     else:
         rows_BLHD = line_SHD.index_select(0, place_BL.flatten()).unflatten(0, place_BL.shape)
     return rows_BLHD.transpose(1, 2)

@@ -122,6 +122,11 @@ class Recorder:
         """
         return self._traced(name, category, track, waits, args) if self.is_tracing else _NOTHING
 
+    def keep(self, name: str, category: str, *, track: str, begun: float) -> None:
+        """Record what began at a value of `time.perf_counter` and ends now, if this step is traced."""
+        if self.is_tracing:
+            self._keep(name, category, track, begun, time.perf_counter() - begun, {})
+
     def count(self, phase: Phase, work: Work) -> None:
         """Add to the numbers of a phase."""
         with self._lock:
