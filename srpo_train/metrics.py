@@ -265,6 +265,12 @@ TABLE: tuple[Metric, ...] = (
     Metric("time/generate_s", "s", "Generating the step's responses."),
     Metric("time/env_s", "s", "Waiting for environments with nothing to generate."),
     Metric("time/update_s", "s", "Log-probabilities, backward passes and optimiser steps."),
+    Metric("time/score_s", "s", "Of the update: forward passes that only score, those of a critic or reference too."),
+    Metric("time/backward_s", "s", "Of the update: forward and backward passes."),
+    Metric("time/optimizer_s", "s", "Of the update: sums over ranks, clipping and optimiser steps."),
+    Metric("time/publish_s", "s", "Of the update: giving engines the new weights."),
+    Metric("time/checkpoint_s", "s", "Saving after the step before; 0 where nothing was saved."),
+    Metric("time/other_s", "s", "Of the step: what no phase takes, such as building batches and waiting for ranks."),
     Metric("time/eval_s", "s", "Evaluation after the step."),
     Metric(
         "time/eval_latency_p50_s",
@@ -279,6 +285,27 @@ TABLE: tuple[Metric, ...] = (
     Metric("time/step_s", "s", "The whole training step; evaluation and saving come on top."),
     Metric("perf/tokens_per_s", "tokens/s", "Sampled tokens per second of generation."),
     Metric("perf/train_tokens_per_s", "tokens/s", "Trained tokens per second of update."),
+    Metric(
+        "perf/tokens_per_s/{phase}",
+        "tokens/s",
+        "The step's sampled tokens per second of a phase and device: the rate if the run did nothing else. Phases "
+        "shorter than a thousandth of the step are left out.",
+    ),
+    Metric(
+        "perf/mfu/update",
+        "share",
+        "Model-flops utilisation: operations the update's passes need, over what the devices could do in their time.",
+    ),
+    Metric("perf/mfu/generate", "share", "The same of generation; absent where other machines generate."),
+    Metric("perf/hfu/update", "share", "As `perf/mfu/update`, with what is computed again to save memory."),
+    Metric("perf/padding_share/update", "share", "Places in the tensors of the update's passes that hold padding."),
+    Metric(
+        "perf/padding_share/generate",
+        "share",
+        "The same of generation: padded prompts and rows that have ended; `transformers` engine only.",
+    ),
+    Metric("perf/idle_share/engine", "share", "Part of the step in which nothing was generated."),
+    Metric("perf/idle_share/trainer", "share", "Part of the step in which the trainer did not compute."),
     Metric("perf/episodes_per_s", "episodes/s", "Episodes per second of the whole step."),
     Metric("perf/peak_memory_gib", "GiB", "Most accelerator memory held so far."),
 )
