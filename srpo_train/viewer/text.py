@@ -1,4 +1,4 @@
-"""Text of models made safe to look at: nothing hidden in it, nothing that steers a terminal or a page, never endless."""
+"""Text of models made safe to look at: nothing in it hides, steers a terminal or a page, or is endless."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class MemberScores:
     ratio: float | None = None
     """The row's ratio, where the objective's unit is the row."""
     is_clipped: bool | None = None
-    """Whether the clip holds it, where the objective's unit is the row; whether it holds any token, where it is that."""
+    """Whether the clip holds it, where the objective's unit is the row; where it is the token, whether it holds any."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,8 +165,12 @@ class MemberView:
     """Mean log-probability of the sampled tokens under the behavior policy; None without any."""
     advantage: float | None
     """Of this row alone, where the objective compares rows."""
-    scores: MemberScores | None
-    """What a checkpoint says; None where none was asked. Its token lists are in `tokens`."""
+    log_ratio: float | None
+    """l_ej against a checkpoint."""
+    ratio: float | None
+    """Of this row against a checkpoint, where the objective's unit is the row."""
+    is_clipped: bool | None
+    """Whether the clip holds the row or a token of it, where the objective's unit is one of these."""
     tokens: TokensView
     """Token by token."""
 
@@ -357,7 +361,9 @@ def _member(
         seconds=member.timings.get("generate_s"),
         mean_logprob=math.fsum(sampled) / len(sampled) if sampled else None,
         advantage=advantage,
-        scores=scores,
+        log_ratio=scores.log_ratio if scores else None,
+        ratio=scores.ratio if scores else None,
+        is_clipped=scores.is_clipped if scores else None,
         tokens=_tokens(member, scores, max_tokens),
     )
 
