@@ -59,6 +59,11 @@ class Curves:
         return len(self._lines)
 
     @property
+    def num_lines(self) -> int:
+        """Lines that were read."""
+        return len(self._lines)
+
+    @property
     def last_step(self) -> int | None:
         """The newest step; None before any."""
         return int(self._lines[-1]["step"]) if self._lines else None
