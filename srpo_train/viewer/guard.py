@@ -53,8 +53,8 @@ class Guard:
     """Lets through what a browser on this very page asks for, and adds `HEADERS` to every answer.
 
     A page elsewhere may resolve a name of its own to this machine (DNS rebinding); its requests then carry that name as
-    their host. So only an address, ``localhost``, this machine's name and the names given here are answered. A request that
-    the browser says another site makes is answered only where it opens the page itself.
+    their host. So only an address, ``localhost``, this machine's name and the names given here are answered. What the
+    browser says another site asks for is answered only where it opens the page itself.
 
     Args:
         app: What answers.

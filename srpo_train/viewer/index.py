@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 INDEX_FILE = Path(".view") / "index.sqlite"
 """Where the index of a run lies, within the run's directory where that can be written."""
 
-_FORMAT = 1
+_FORMAT = 3
 _BATCH = 1000
 
 COLUMNS = {
@@ -65,7 +65,7 @@ CREATE INDEX episodes_by_file ON episodes (file, start);
 CREATE INDEX episodes_by_name ON episodes (episode_id);
 CREATE INDEX episodes_by_task ON episodes (task_id);
 CREATE INDEX episodes_by_reward ON episodes (reward);
-CREATE INDEX episodes_by_step ON episodes (step);
+CREATE INDEX episodes_by_step ON episodes (step, id);
 CREATE TABLE labels (id INTEGER PRIMARY KEY, kind TEXT, value TEXT, UNIQUE (kind, value));
 CREATE TABLE labelled (label INTEGER, episode INTEGER, PRIMARY KEY (label, episode)) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words USING fts5 (said, content='');
@@ -227,7 +227,7 @@ class EpisodeIndex:
             known = {row[0]: row[1:] for row in connection.execute("SELECT name, id, size, mtime, inode FROM files")}
             files = [(path, path.stat()) for path in self._files()]
             self._measure(connection, sum(stat.st_size for _, stat in files))
-            for path, stat in files:
+            for path, stat in reversed(files):  # the newest first, for they are looked at first
                 seen = known.pop(path.relative_to(self.log_dir).as_posix(), None)
                 if seen is None or seen[1:] != (stat.st_size, stat.st_mtime_ns, stat.st_ino):
                     self._take_in(connection, path, stat)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from srpo_envs.records import SCHEMA_VERSION
-from srpo_train.viewer.text import one_line
+from srpo_train.viewer.text import one_line, written
 from srpo_train.viewer.timeline import question_of
 
 _MAX_SEARCHED = 20_000
@@ -116,7 +116,7 @@ def _columns(head: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, An
         "task_id": str(head["task_id"]),
         "group_id": str(head["group_id"]),
         "question": one_line(question_of(head["task"])),
-        "answer": one_line(str(head["info"].get("answer", "")), 80),
+        "answer": one_line(_answer(head), 80),
         "reward": float(head["reward"]),
         "penalty": float(head["penalty"]),
         "correct": bool(head["info"].get("correct", head["reward"] >= 1.0)),
@@ -129,6 +129,11 @@ def _columns(head: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, An
         "k": max((int(event["cardinality"]) for event in events), default=0),
         "version": max((int(member["policy_version"]) for member in members), default=0),
     }
+
+
+def _answer(head: dict[str, Any]) -> str:
+    answer = head["info"].get("answer")
+    return "" if answer is None else written(answer)
 
 
 def _labels(events: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -152,7 +157,7 @@ def _label(text: Any) -> str:
 
 
 def _words(head: dict[str, Any], events: list[dict[str, Any]]) -> str:
-    texts = [head["task_id"], question_of(head["task"]), str(head["info"].get("answer", ""))]
+    texts = [head["task_id"], question_of(head["task"]), _answer(head)]
     for event in events:
         texts += [member["text"] for member in event["members"]]
         texts += [member["malformed_reason"] for member in event["members"]]

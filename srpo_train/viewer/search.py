@@ -34,8 +34,8 @@ FLAGS = {
 """What ``is:`` may be followed by."""
 
 SORTS = {
-    "newest": "e.id DESC",
-    "oldest": "e.id",
+    "newest": "e.step DESC, e.id DESC",
+    "oldest": "e.step, e.id",
     "best": "e.reward DESC, e.id DESC",
     "worst": "e.reward, e.id DESC",
     "longest": "e.tokens DESC, e.id DESC",

@@ -2,6 +2,7 @@
 import { address, ask, rename } from "./api.js";
 import { fill, h, num, plural, signed } from "./dom.js";
 import { pageKeys } from "./keys.js";
+import { legend } from "./strip.js";
 import { eventItem, head } from "./timeline.js";
 
 const SIDES = ["left", "right"];
@@ -104,18 +105,22 @@ export class ComparePage {
       rows.append(h("div", { class: "pair" }, SIDES.map((side) => {
         const event = this.answers[side].timeline.events[index];
         const { run, id, file } = this.sides[side];
-        return h("ol", { class: "events" }, event ? eventItem(event, index, { run, id, file }) : h("li", { class: "over muted" }, "the episode is over"));
+        return h("ol", { class: "events" }, event ? eventItem(event, index, { run, id, file }, (side === "left" ? right : left).events[index]) : h("li", { class: "over muted" }, "the episode is over"));
       })));
     }
-    fill(this.body, this.summary(left, right), rows);
+    const scored = SIDES.some((side) => this.sides[side].checkpoint !== "");
+    fill(this.body, h("div", { class: "compare-top" }, this.summary(left, right), scored ? legend(true) : null), rows);
   }
 
   summary(left, right) {
-    const row = (name, value, better) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, num(value(left))), h("td", {}, num(value(right))), difference(value(right) - value(left), better));
-    return h("table", { class: "summary card" }, h("caption", { class: "visually-hidden" }, "Both in numbers"), h("thead", {}, h("tr", {}, ["", "left", "right", "right − left"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, row("reward", (timeline) => timeline.reward, 1), row("events", (timeline) => timeline.events.length, 0), row("tokens", (timeline) => timeline.num_tokens, 0),
-        row("malformed", (timeline) => timeline.events.reduce((sum, event) => sum + event.members.filter((member) => member.malformed_reason).length, 0), -1),
-        row("tool calls", (timeline) => timeline.num_tool_calls, 0)));
+    const malformed = (timeline) => timeline.events.reduce((sum, event) => sum + event.members.filter((member) => member.malformed_reason).length, 0);
+    const columns = [["reward", (timeline) => timeline.reward, 1], ["events", (timeline) => timeline.events.length, 0], ["tokens", (timeline) => timeline.num_tokens, 0],
+      ["malformed", malformed, -1], ["tool calls", (timeline) => timeline.num_tool_calls, 0]];
+    const row = (name, cell) => h("tr", {}, h("th", { scope: "row" }, name), columns.map(cell));
+    return h("table", { class: "summary card" }, h("caption", { class: "visually-hidden" }, "Both in numbers"),
+      h("thead", {}, h("tr", {}, h("td"), columns.map(([name]) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, row("left", ([, value]) => h("td", {}, num(value(left)))), row("right", ([, value]) => h("td", {}, num(value(right)))),
+        row("right − left", ([, value, better]) => difference(value(right) - value(left), better))));
   }
 
   control(side) {

@@ -6,15 +6,16 @@ import { pageKeys } from "./keys.js";
 
 const HUES = 8;
 const KEY_METRICS = [
-  "eval/accuracy", "eval/avg_at_k", "rollout/accuracy", "rollout/reward_mean", "rollout/valid_rate/{role}",
+  "eval/accuracy", "eval/pass_at_k", "rollout/accuracy", "rollout/reward_mean", "rollout/valid_rate/{role}",
   "rollout/response_length/{role}", "rollout/cardinality/{event_type}", "train/clip_fraction", "train/ratio_max",
   "train/grad_norm", "train/entropy", "train/engine_gap", "rollout/env/{metric}", "perf/tokens_per_s", "time/step_s",
 ];
+const GROUPS = ["rollout", "train", "eval", "time", "perf"];
 const AXES = [["step", "Step"], ["tokens", "Tokens"], ["seconds", "Time"]];
 const TITLES = { "eval/accuracy": "Held-out accuracy", "rollout/accuracy": "Training accuracy", "rollout/reward_mean": "Team reward",
   "rollout/valid_rate/{role}": "Valid responses", "rollout/response_length/{role}": "Response length", "train/clip_fraction": "Clipped units",
   "rollout/cardinality/{event_type}": "Cardinality K", "train/grad_norm": "Gradient norm", "train/entropy": "Entropy", "train/ratio_max": "Largest set ratio",
-  "train/engine_gap": "Engine gap", "perf/tokens_per_s": "Sampling speed", "time/step_s": "Time of a step", "eval/avg_at_k": "Held-out Avg@k" };
+  "train/engine_gap": "Engine gap", "perf/tokens_per_s": "Sampling speed", "time/step_s": "Time of a step", "eval/pass_at_k": "Held-out Pass@k" };
 
 export class CurvesPage {
   constructor({ main, runs, values }) {
@@ -145,8 +146,8 @@ export class CurvesPage {
 
   draw() {
     const panels = this.panels();
-    const kinds = [...new Set([...panels.keys()].map((metric) => metric.split("/")[0]))];
-    const groups = [["key", "Key"], ...kinds.map((kind) => [kind, kind]), ["all", "All"]];
+    const kinds = new Set([...panels.keys()].map((metric) => metric.split("/")[0]));
+    const groups = [["key", "Key"], ...GROUPS.filter((kind) => kinds.has(kind)).map((kind) => [kind, kind[0].toUpperCase() + kind.slice(1)]), ["all", "All"]];
     if (!groups.some(([key]) => key === this.group)) this.group = "key";
     fill(this.groups, groups.map(([key, label]) => h("button", { type: "button", "aria-pressed": String(key === this.group && !this.filter),
       onclick: () => { this.group = key; this.filter = this.search.value = ""; this.draw(); } }, label)));
@@ -189,7 +190,7 @@ export class CurvesPage {
         lines.push({ key, label, color, dash: several ? index : 0, x: data[this.axis], y: values });
       });
     }
-    chart.draw(lines, { axis: this.axis, weight: this.weight, marks: this.marks() });
+    chart.draw(lines, { axis: this.axis, weight: metric.startsWith("eval/") ? 0 : this.weight, marks: this.marks() });
   }
 
   marks() {

@@ -30,7 +30,8 @@ export function fill(element, ...children) {
 /** A number as short as it can be told: 0.7071, 12.3, 1,234, 5.6M. */
 export function num(value, digits = 3) {
   if (value === null || value === undefined) return "–";
-  const size = Math.abs(value);
+  if (value < 0) return "−" + num(-value, digits);
+  const size = value;
   if (size >= 1e9) return (value / 1e9).toFixed(2) + "G";
   if (size >= 1e6) return (value / 1e6).toFixed(2) + "M";
   if (size >= 1e4) return Math.round(value).toLocaleString("en");

@@ -3,6 +3,7 @@ import { address, ask, rename } from "./api.js";
 import { bytes, debounce, fill, h, num, plural } from "./dom.js";
 import { pageKeys } from "./keys.js";
 import { VirtualList } from "./list.js";
+import { legend } from "./strip.js";
 import { events, head } from "./timeline.js";
 
 const MENUS = [
@@ -62,7 +63,7 @@ export class EpisodesPage {
     if (!now) return;
     const gained = now.num_episodes - this.known;
     if (gained !== 0 && !this.values.id && this.list.chosen < 0 && this.list.element.scrollTop === 0) { this.find(); this.facets().catch(() => {}); return; }
-    this.fresh.hidden = gained <= 0;
+    this.fresh.hidden = gained <= 0 || now.num_bytes < 0.999 * now.total_bytes;
     this.fresh.textContent = `${plural(gained, "new episode")}`;
     this.progress(now);
   }
@@ -131,8 +132,8 @@ export class EpisodesPage {
     return [
       h("span", { class: `mark ${row.correct ? "good" : "bad"}`, title: row.correct ? "right" : "wrong" }, row.correct ? "✓" : "✗", h("span", { class: "visually-hidden" }, row.correct ? "right" : "wrong")),
       h("span", { class: "row-text" }, h("span", { class: "row-question", dir: "auto" }, row.question || row.task_id),
-        h("span", { class: "row-facts" }, h("span", {}, row.step === null ? row.file.split("/").slice(0, -1).join(" ") : `step ${row.step}`), h("span", {}, `v${row.version}`), h("span", {}, plural(row.events, "event")), h("span", {}, `K ≤ ${row.k}`), h("span", {}, `${num(row.tokens)} tok`),
-          row.tools ? h("span", {}, plural(row.tools, "call")) : null, row.malformed ? h("span", { class: "badge bad" }, `${row.malformed} malformed`) : null, row.truncated ? h("span", { class: "badge warn" }, "truncated") : null)),
+        h("span", { class: "row-facts" }, h("span", {}, row.step === null ? row.file.split("/").slice(0, -1).join(" ") : `step ${row.step}`), h("span", {}, `v${row.version}`), row.malformed ? h("span", { class: "badge bad" }, `${row.malformed} malformed`) : null, row.truncated ? h("span", { class: "badge warn" }, "truncated") : null, h("span", {}, plural(row.events, "event")), h("span", {}, `K ≤ ${row.k}`), h("span", {}, `${num(row.tokens)} tok`),
+          row.tools ? h("span", {}, plural(row.tools, "tool call")) : null)),
       h("span", { class: "row-end" }, h("b", { class: row.reward > 0 ? "good-text" : "" }, num(row.reward)), h("span", { class: "row-answer", title: "answer", dir: "auto" }, row.answer)),
     ];
   }
@@ -189,7 +190,7 @@ export class EpisodesPage {
 
   async learn(isCurrent = () => true) {
     const step = this.checkpoint;
-    this.note(step === "" ? "" : `Scoring with the checkpoint of step ${step} …`);
+    this.note(step === "" ? "Computing advantages …" : `Scoring with the checkpoint of step ${step} …`);
     const asked = this.shown;
     try {
       const found = await ask("episode", { run: this.run.key, id: asked.id, file: asked.file, credit: true, checkpoint: step });
@@ -217,7 +218,7 @@ export class EpisodesPage {
       h("option", { value: "" }, "no checkpoint"), checkpoints.map((item) => h("option", { value: item.step, selected: String(item.step) === String(this.checkpoint) }, `step ${item.step} (${bytes(item.num_bytes)})`)));
     fill(this.detail,
       h("div", { class: "detail-bar" }, h("button", { class: "icon back", type: "button", "aria-label": "Back to the list", onclick: () => this.back() }, "←"),
-        kind === "run" && checkpoints.length ? h("label", { class: "inline" }, "Log-probs of ", select) : null, h("span", { class: "note muted", role: "status" }), h("span", { class: "grow" }),
+        kind === "run" && checkpoints.length ? h("label", { class: "inline" }, "Log-probs of ", select) : null, this.checkpoint !== "" ? legend(true) : null, h("span", { class: "note muted", role: "status" }), h("span", { class: "grow" }), this.list.chosen >= 0 ? h("span", { class: "muted small" }, `${num(this.list.chosen + 1)} of ${num(this.list.total)}`) : null,
         h("a", { class: "button", href: address("compare", { left: JSON.stringify([this.run.key, this.shown.id, this.shown.file, this.checkpoint]) }) }, "Compare …")),
       head(timeline), events(timeline, source));
     this.detail.scrollTop = isSame ? top : 0;

@@ -1,7 +1,7 @@
 // An episode as a time line of events; members of one active set stand side by side.
 import { textUrl } from "./api.js";
 import { fill, h, num, plural, signed } from "./dom.js";
-import { legend, strip } from "./strip.js";
+import { strip } from "./strip.js";
 
 const TAG = /<\/?[A-Za-z][\w-]{0,40}>|\\boxed\b/g;
 const LONG = 700;
@@ -46,7 +46,7 @@ export function head(timeline, links = null) {
     h("div", { class: "question" }, words(timeline.question)),
     h("dl", { class: "facts" },
       timeline.gold.text ? [h("dt", {}, "gold"), h("dd", {}, words(timeline.gold))] : null,
-      timeline.outcome.map(([name, value]) => [h("dt", {}, name), h("dd", {}, words(value))])),
+      timeline.outcome.filter(([name]) => name !== "correct").map(([name, value]) => [h("dt", {}, name), h("dd", {}, words(value))])),
     h("p", { class: "ids" }, h("span", { title: "episode" }, timeline.episode_id), h("span", { title: "task" }, timeline.task_id), h("span", { title: "environment" }, timeline.env_id), links));
 }
 
@@ -58,7 +58,7 @@ export function events(timeline, source) {
   return list;
 }
 
-export function eventItem(event, index, source) {
+export function eventItem(event, index, source, other = null) {
   const number = h("div", { class: "node", "aria-hidden": "true" }, String(index));
   const body = h("div", { class: "event-body" },
     h("div", { class: "event-head" },
@@ -67,7 +67,7 @@ export function eventItem(event, index, source) {
     event.is_complete ? null : h("p", { class: "malformed" }, `incomplete: ${event.members.length} of ${event.cardinality} members answered`),
     prompts(event, index, source),
     fill(h("div", { class: `members ${event.members.length > 1 ? "several" : ""}`, role: "group", "aria-label": `Active set of ${event.members.length}` }),
-      event.members.map((member) => memberCard(member, index, source))),
+      event.members.map((member, seat) => memberCard(member, index, source, other?.members[seat]))),
     tools(event.tool_calls, index, source));
   return h("li", { class: `event ${event.members.some((member) => member.malformed_reason) ? "has-malformed" : ""}`, id: `e${index}`, tabindex: "-1", "aria-label": `Event ${index}, ${event.event_type}, K = ${event.cardinality}` }, number, body);
 }
@@ -98,12 +98,13 @@ function prompts(event, index, source) {
 
 const gist = (text) => text.replace(/\s+/g, " ").slice(0, 140);
 
-function memberCard(member, index, source) {
+function memberCard(member, index, source, other) {
   const compares = member.tokens.current.length > 0;
   const stats = [`${plural(member.num_tokens, "token")}`, member.policy && `${member.policy} v${member.policy_version}`, member.finish_reason !== "stop" && member.finish_reason].filter(Boolean).join(" · ");
   const heat = strip(member);
   return h("article", { class: `member ${member.malformed_reason ? "is-malformed" : ""}`, "aria-label": `${member.agent}, ${member.role}` },
-    h("header", {}, h("span", { class: "agent" }, member.agent), member.agent.startsWith(member.role) ? null : h("span", { class: "muted" }, member.role), h("span", { class: "grow" }), h("span", { class: "muted small" }, stats)),
+    h("header", {}, h("span", { class: "agent" }, member.agent), member.agent.startsWith(member.role) ? null : h("span", { class: "muted" }, member.role), other && other.text.text === member.text.text ? h("span", { class: "badge same", title: "The other side says the same here" }, "same text") : null,
+      h("span", { class: "grow" }), h("span", { class: "muted small" }, stats)),
     words(member.text, source && { ...source, event: index, part: "text", number: member.index }),
     member.malformed_reason ? h("p", { class: "malformed" }, h("b", {}, "malformed"), " ", member.malformed_reason)
       : h("p", { class: "parsed" }, h("span", { class: "muted" }, "read as"), words(member.parsed)),
@@ -111,7 +112,7 @@ function memberCard(member, index, source) {
       member.log_ratio !== null ? h("span", { class: "ell", title: "Member log-ratio (eq. 3)" }, `ℓ = ${signed(member.log_ratio)}`) : member.mean_logprob !== null ? h("span", { class: "ell" }, `mean ${num(member.mean_logprob)}`) : null,
       member.ratio !== null ? h("span", { class: "ell" }, `ratio ${num(member.ratio)}`) : null,
       member.advantage !== null ? h("span", { class: "ell" }, `Â ${signed(member.advantage)}`) : null,
-      member.is_clipped ? h("span", { class: "ell warn-text" }, "clipped") : null), heat, legend(compares)) : null);
+      member.is_clipped ? h("span", { class: "ell warn-text" }, "clipped") : null), heat) : null);
 }
 
 function tools(calls, index, source) {
