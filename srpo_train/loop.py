@@ -261,7 +261,10 @@ class Trainer:
             NoEpisodeError: it never was.
         """
         settings = self.recipe.rollout
-        samplings = {policy_id: _sampling(self.recipe.sampling_of(policy_id)) for policy_id in self.recipe.policies}
+        samplings = {
+            policy_id: _sampling(self.recipe.sampling_of(policy_id), is_trained_on=True)
+            for policy_id in self.recipe.policies
+        }
         keep = settings.group_size if settings.oversample else None
         collect = functools.partial(self._collector.collect, jobs, samplings, keep_per_group=keep)
         pause_s = _FIRST_PAUSE_S
@@ -446,8 +449,13 @@ def _settings_of(recipe: Recipe, policy_id: str) -> PolicySettings:
     )
 
 
-def _sampling(settings: Any) -> Sampling:
-    return Sampling(temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k)
+def _sampling(settings: Any, *, is_trained_on: bool = False) -> Sampling:
+    return Sampling(
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        with_kept=is_trained_on and settings.top_k > 0,
+    )
 
 
 def _collection_metrics(rollout: Rollout, experience: Experience) -> dict[str, float]:
