@@ -36,10 +36,10 @@ FLAGS = {
 SORTS = {
     "newest": "e.step DESC, e.id DESC",
     "oldest": "e.step, e.id",
-    "best": "e.reward DESC, e.id DESC",
-    "worst": "e.reward, e.id DESC",
-    "longest": "e.tokens DESC, e.id DESC",
-    "malformed": "e.malformed DESC, e.id DESC",
+    "best": "e.reward DESC, e.step DESC, e.id DESC",
+    "worst": "e.reward, e.step DESC, e.id DESC",
+    "longest": "e.tokens DESC, e.step DESC, e.id DESC",
+    "malformed": "e.malformed DESC, e.step DESC, e.id DESC",
 }
 """Orders a list may have."""
 
