@@ -20,6 +20,7 @@ from srpo_train.viewer.timeline import EventView, MemberView, PromptView, Timeli
 
 _MIN_MEMBER_WIDTH = 26
 _MAX_CHARACTERS = 4000
+_MAX_LINES = 100
 _MAX_PASSAGE = 300
 _STRIP_CAP = 1.0  # nats at which a colour is full
 _UP = ("#d7e6f8", "#9cc3ee", "#5b9be0")
@@ -180,7 +181,7 @@ def _learned(event: EventView) -> Text:
 
 
 def _words(excerpt: Excerpt, style: str = "") -> Text:
-    cut = excerpt.text[:_MAX_CHARACTERS]
+    cut = "\n".join(excerpt.text[:_MAX_CHARACTERS].split("\n")[:_MAX_LINES])
     num_omitted = excerpt.num_omitted + len(excerpt.text) - len(cut)
     text = Text(cut, style=style, overflow="fold")
     text.highlight_regex(TAG, "bold magenta")

@@ -200,7 +200,9 @@ class TerminalViewer(App[None]):
 
     def _tell_state(self, news: str = "") -> None:
         scored = f" · checkpoint {self._step}" if self._step >= 0 else ""
-        self._tell(f"{self._run} · {self._page.total:,} episodes · {self._sort}{scored}{news}")
+        total = self._page.total
+        found = f"{total:,} episode{'s' * (total != 1)}"
+        self._tell(f"{self._run} · {found} · {self._sort}{scored}{news}")
 
     def _tell(self, text: str) -> None:
         self.query_one("#status", Static).update(Text(one_line(text)))
