@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -40,7 +41,12 @@ def build_app(runs: OpenRuns, names: Sequence[str] = ()) -> FastAPI:
 
     app = FastAPI(lifespan=follow, openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(Guard, names=tuple(names))
-    app.add_exception_handler(SrpoError, _tell)
+    for kind in (
+        SrpoError,
+        OSError,
+        sqlite3.Error,
+    ):  # the latter two where a log or its index is gone or cannot be read
+        app.add_exception_handler(kind, _tell)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 
     @app.get("/")
@@ -111,7 +117,8 @@ def _add_episode_routes(app: FastAPI, runs: OpenRuns) -> None:
 
 
 def _tell(request: Request, error: Exception) -> JSONResponse:
-    status = 404 if isinstance(error, UnknownIdError) else 422
+    """Say what is wrong. A question without an answer is no failure: a browser's console is for what is broken."""
+    status = 404 if isinstance(error, UnknownIdError) else 200
     return JSONResponse({"error": visible(str(error))}, status_code=status)
 
 

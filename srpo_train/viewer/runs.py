@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -127,13 +128,14 @@ def describe(place: RunPlace, last_step: int | None) -> dict[str, Any]:
 
 def checkpoints(place: RunPlace) -> list[dict[str, int]]:
     """Return the checkpoints of a run, oldest first, with the bytes its weights take on disk."""
-    folder = place.path / "checkpoints"
-    steps = sorted(
-        int(path.name.removeprefix("step-"))
-        for path in (folder.iterdir() if folder.is_dir() else ())
-        if path.name.removeprefix("step-").isdecimal() and (path / "manifest.json").is_file()
-    )
-    return [{"step": step, "num_bytes": _size_of_weights(folder / f"step-{step:06d}")} for step in steps]
+    found = []
+    for manifest in (place.path / "checkpoints").glob("step-*/manifest.json"):
+        number = manifest.parent.name.removeprefix("step-")
+        with contextlib.suppress(OSError):  # a run that trains removes old ones at any time
+            if number.isdecimal():
+                weights = manifest.parent.glob("*/*.safetensors")
+                found.append({"step": int(number), "num_bytes": sum(path.stat().st_size for path in weights)})
+    return sorted(found, key=lambda checkpoint: checkpoint["step"])
 
 
 def checkpoint_store(place: RunPlace) -> CheckpointStore:
@@ -191,7 +193,3 @@ def _is_live(run_dir: Path) -> bool:
         return time.time() - (run_dir / METRICS_FILE).stat().st_mtime < _LIVE_S
     except OSError:
         return False
-
-
-def _size_of_weights(checkpoint: Path) -> int:
-    return sum(path.stat().st_size for path in checkpoint.glob("*/*.safetensors"))

@@ -13,7 +13,7 @@ export async function ask(path, values = {}, signal = undefined) {
     throw new Error("The viewer does not answer; is `srpo view` still running?");
   }
   const content = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error(content.error || `The viewer answered with status ${answer.status}.`);
+  if (!answer.ok || content.error) throw new Error(content.error || `The viewer answered with status ${answer.status}.`);
   return content;
 }
 

@@ -62,8 +62,10 @@ export class EpisodesPage {
     const now = pulses[this.run.key]?.index;
     if (!now) return;
     const gained = now.num_episodes - this.known;
-    if (gained !== 0 && !this.values.id && this.list.chosen < 0 && this.list.element.scrollTop === 0) { this.find(); this.facets().catch(() => {}); return; }
-    this.fresh.hidden = gained <= 0 || now.num_bytes < 0.999 * now.total_bytes;
+    const isUntouched = this.list.chosen <= 0 && this.list.element.scrollTop === 0 && !this.values.id;
+    const wasPartial = this.state.num_bytes < this.state.total_bytes;
+    if (gained !== 0 && isUntouched && (wasPartial || this.list.chosen < 0)) { this.find(); this.facets().catch(() => {}); return; }
+    this.fresh.hidden = gained <= 0 || now.num_bytes < now.total_bytes;
     this.fresh.textContent = `${plural(gained, "new episode")}`;
     this.progress(now);
   }

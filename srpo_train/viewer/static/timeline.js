@@ -69,7 +69,7 @@ export function eventItem(event, index, source, other = null) {
     fill(h("div", { class: `members ${event.members.length > 1 ? "several" : ""}`, role: "group", "aria-label": `Active set of ${event.members.length}` }),
       event.members.map((member, seat) => memberCard(member, index, source, other?.members[seat]))),
     tools(event.tool_calls, index, source));
-  return h("li", { class: `event ${event.members.some((member) => member.malformed_reason) ? "has-malformed" : ""}`, id: `e${index}`, tabindex: "-1", "aria-label": `Event ${index}, ${event.event_type}, K = ${event.cardinality}` }, number, body);
+  return h("li", { class: `event ${event.members.some((member) => member.malformed_reason) ? "has-malformed" : ""}`, tabindex: "-1", "aria-label": `Event ${index}, ${event.event_type}, K = ${event.cardinality}` }, number, body);
 }
 
 function learned(event) {

@@ -50,7 +50,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> 
     changes = [
         f"output_dir={tmp_path_factory.mktemp('trained')}", "name=trained", f"policies.team.model={tiny_checkpoint}",
         "env.kwargs.max_new_tokens=6", "eval.every=0", "rollout.prompts_per_step=2", "rollout.group_size=3",
-        "train.num_steps=2", "optim.lr=0.01", "train.checkpoint_every=1", "log.tensorboard=false", "log.save_events=all",
+        "train.num_steps=2", "optim.lr=0.01", "train.checkpoint_every=1", "log.tensorboard=false",
+        "log.save_events=all",
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("srpo_train.loop.write_report", lambda _: None)
@@ -72,7 +73,14 @@ def server(folder: Path, trained: Path) -> Iterator[ViewerServer]:
 
 
 @pytest.fixture
-def open_page(browser: Any, server: ViewerServer) -> Iterator[Open]:
+def serve() -> Iterator[Callable[[Path], str]]:
+    """Serve a run and return the address; until after the pages of `open_page` are closed."""
+    with contextlib.ExitStack() as stack:
+        yield lambda path: stack.enter_context(ViewerServer([path], port=0, follow_every_s=0.1)).url
+
+
+@pytest.fixture
+def open_page(browser: Any, server: ViewerServer, serve: Callable[[Path], str]) -> Iterator[Open]:
     """Open a page; at the end nothing may have been said on its console, and nothing asked of anyone else."""
     trouble: list[str] = []
     with contextlib.ExitStack() as stack:
@@ -129,7 +137,7 @@ def test_curves_of_several_runs_are_overlaid(open_page: Open, keep: Callable[...
     page.get_by_role("button", name="Tokens").click()
     see(chart.locator("canvas")).to_have_count(1)
     assert "x=tokens" in page.url
-    page.get_by_label("second").uncheck()
+    page.get_by_role("checkbox", name="second").uncheck()
     see(chart.locator(".readout .value")).to_have_count(1)
     page.get_by_role("button", name="Time", exact=True).first.click()
     see(page.locator("[data-metric='Time of a step']")).to_be_visible()
@@ -247,30 +255,34 @@ def test_two_episodes_of_one_task_are_compared(open_page: Open) -> None:
     see(page.locator(".pair")).to_have_count(3)
 
 
-def test_a_live_run_is_followed(open_page: Open, tmp_path: Path) -> None:
+def test_a_live_run_is_followed(open_page: Open, serve: Callable[[Path], str], tmp_path: Path) -> None:
     run_dir = make_viewed_run(tmp_path / "live")
-    with ViewerServer([run_dir], port=0, follow_every_s=0.1) as own:
-        curves = open_page("#/curves", url=own.url)
-        see(curves.locator("[data-metric='Team reward'] .readout")).to_contain_text("0.3")
-        episodes = open_page("#/episodes?q=step>3", url=own.url)
-        see(episodes.locator(".count")).to_have_text("0 episodes of 12")
-        reading = open_page("#/episodes", url=own.url)
-        see(reading.locator(".count")).to_have_text("12 episodes")
-        reading.keyboard.press("j")
-        reading.keyboard.press("j")
-        append_metrics(run_dir, 4, rollout__reward_mean=0.875, rollout__num_tokens=10, train__loss=0.5)
-        write_step(run_dir, 4, step_episodes(4))
-        see(curves.locator("[data-metric='Team reward'] .readout")).to_contain_text("0.875")
-        see(curves.locator(".run-facts")).to_contain_text("4 of")
-        see(episodes.locator(".count")).to_have_text("4 episodes of 16")
-        see(reading.get_by_role("button", name="4 new episodes")).to_be_visible()
-        see(reading.locator(".ids")).to_contain_text("step3")
-        reading.get_by_role("button", name="4 new episodes").click()
-        see(reading.locator(".ids")).to_contain_text("step4/p1/g1")
+    url = serve(run_dir)
+    curves = open_page("#/curves", url=url)
+    see(curves.locator("[data-metric='Team reward'] .readout")).to_contain_text("0.3")
+    episodes = open_page("#/episodes?q=step>3", url=url)
+    see(episodes.locator(".count")).to_have_text("0 episodes of 12")
+    reading = open_page("#/episodes", url=url)
+    see(reading.locator(".count")).to_have_text("12 episodes")
+    reading.keyboard.press("j")
+    reading.keyboard.press("j")
+    append_metrics(run_dir, 4, rollout__reward_mean=0.875, rollout__num_tokens=10, train__loss=0.5)
+    write_step(run_dir, 4, step_episodes(4))
+    see(curves.locator("[data-metric='Team reward'] .readout")).to_contain_text("0.875")
+    see(curves.locator(".run-facts")).to_contain_text("4 of")
+    see(episodes.locator(".count")).to_have_text("4 episodes of 16")
+    see(reading.get_by_role("button", name="4 new episodes")).to_be_visible()
+    see(reading.locator(".ids")).to_contain_text("step3")
+    reading.get_by_role("button", name="4 new episodes").click()
+    see(reading.locator(".ids")).to_contain_text("step4/p1/g1")
 
 
 def test_a_run_that_is_trained_meanwhile_is_followed(
-    open_page: Open, tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    open_page: Open,
+    serve: Callable[[Path], str],
+    tmp_path: Path,
+    tiny_checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from srpo_train.config import load_recipe
     from srpo_train.loop import train
@@ -282,46 +294,46 @@ def test_a_run_that_is_trained_meanwhile_is_followed(
         "log.tensorboard=false", "log.save_events=all", "optim.schedule=constant",
     ]  # fmt: skip
     train(load_recipe(RECIPE, [*common, "train.num_steps=1"]))
-    with ViewerServer([tmp_path / "live"], port=0, follow_every_s=0.1) as own:
-        page = open_page("#/episodes", url=own.url)
-        see(page.locator(".count")).to_have_text("2 episodes")
-        train(load_recipe(RECIPE, [*common, "train.num_steps=3"]), resume=True)
-        see(page.get_by_role("button", name="4 new episodes")).to_be_visible()
+    url = serve(tmp_path / "live")
+    page = open_page("#/episodes", url=url)
+    see(page.locator(".count")).to_have_text("2 episodes")
+    train(load_recipe(RECIPE, [*common, "train.num_steps=3"]), resume=True)
+    see(page.get_by_role("button", name="4 new episodes")).to_be_visible()
 
 
-def test_hostile_text_is_shown_and_does_nothing(open_page: Open, tmp_path: Path, keep: Callable[..., None]) -> None:
+def test_hostile_text_is_shown_and_does_nothing(
+    open_page: Open, serve: Callable[[Path], str], tmp_path: Path, keep: Callable[..., None]
+) -> None:
     run_dir = make_viewed_run(tmp_path / "bad", num_steps=1)
     write_step(run_dir, 9, [hostile_episode(), hostile_episode("step9/p0/<img src=x onerror=alert(1)>")])
-    with ViewerServer([run_dir], port=0) as own:
-        page = open_page("#/episodes?q=step:9", url=own.url)
-        see(page.locator(".member")).to_have_count(3)
-        page.keyboard.press("j")
-        see(page.locator(".ids")).to_contain_text("<img src=x onerror=alert(1)>")
-        page.keyboard.press("e")
-        shown = page.locator(".member").first.inner_text()
-        assert "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>" in shown
-        assert "⟦U+202E⟧" in shown and "␛[31m" in shown
-        see(page.locator(".cut").first).to_contain_text("984,000 more characters")
-        assert page.evaluate("window.hacked") is None
-        assert page.evaluate("document.querySelectorAll('main img, main script, main iframe, main b b').length") == 0
-        assert page.evaluate(CHECKS) == []
-        assert max(page.evaluate("[...document.querySelectorAll('.words')].map((box) => box.clientHeight)")) < 700
-        keep(page, "hostile-light")
-        page.keyboard.press("c")
-        see(page.locator(".offer")).to_be_visible()
-        page.locator(".offer tbody button").first.click()
-        see(page.locator(".pair")).to_have_count(2)
-        assert page.evaluate("window.hacked") is None
+    url = serve(run_dir)
+    page = open_page("#/episodes?q=step:9", url=url)
+    see(page.locator(".member")).to_have_count(3)
+    page.keyboard.press("j")
+    see(page.locator(".ids")).to_contain_text("<img src=x onerror=alert(1)>")
+    page.keyboard.press("e")
+    shown = page.locator(".member").first.inner_text()
+    assert "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>" in shown
+    assert "⟦U+202E⟧" in shown and "␛[31m" in shown
+    see(page.locator(".cut").first).to_contain_text("984,000 more characters")
+    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("document.querySelectorAll('main img, main script, main iframe, main b b').length") == 0
+    assert page.evaluate(CHECKS) == []
+    assert max(page.evaluate("[...document.querySelectorAll('.words')].map((box) => box.clientHeight)")) < 700
+    keep(page, "hostile-light")
+    page.keyboard.press("c")
+    see(page.locator(".offer")).to_be_visible()
+    page.locator(".offer tbody button").first.click()
+    see(page.locator(".pair")).to_have_count(2)
+    assert page.evaluate("window.hacked") is None
 
 
 def test_should_markup_ever_be_made_the_browser_refuses_it(open_page: Open) -> None:
     page = open_page("#/curves")
     see(page.locator(".chart").first).to_be_visible()
-    refused = """() => { try { document.body.innerHTML = '<img src=x>'; return false; } catch { return true; } }"""
-    page.remove_listener  # noqa: B018 - what follows is said on the console, on purpose, by another page
-    other = page.context.new_page()
+    other = page.context.new_page()  # on whose console the refusal is told, and nobody listens
     other.goto(page.url)
-    assert other.evaluate(refused)
+    assert other.evaluate("() => { try { document.body.innerHTML = '<b>'; return false; } catch { return true; } }")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -348,8 +360,14 @@ def test_the_checks_see_what_is_wrong(open_page: Open) -> None:
     page = open_page("#/curves")
     see(page.locator(".chart").first).to_be_visible()
     page.evaluate(
-        "const p = document.createElement('p'); p.textContent = 'faint'; p.style.color = '#999'; p.style.width = '3000px';"
-        "document.querySelector('main').style.overflow = 'visible'; document.querySelector('main').append(p, document.createElement('button'))"
+        """() => {
+            const faint = document.createElement("p");
+            faint.textContent = "faint";
+            faint.style.color = "#999";
+            faint.style.width = "3000px";
+            document.querySelector("main").style.overflow = "visible";
+            document.querySelector("main").append(faint, document.createElement("button"));
+        }"""
     )
     found = " ".join(page.evaluate(CHECKS))
     assert "contrast 2" in found and "no name: <button" in found and "wide in a window" in found
@@ -383,18 +401,20 @@ def test_a_narrow_window_shows_list_or_episode(open_page: Open) -> None:
     see(page.locator(".browse")).to_be_visible()
 
 
-def test_of_a_long_list_only_what_is_in_sight_exists(open_page: Open, tmp_path: Path) -> None:
+def test_of_a_long_list_only_what_is_in_sight_exists(
+    open_page: Open, serve: Callable[[Path], str], tmp_path: Path
+) -> None:
     run_dir = make_viewed_run(tmp_path / "long", num_steps=1)
     write_step(run_dir, 2, step_episodes(2, num_tasks=400, group_size=5))
-    with ViewerServer([run_dir], port=0) as own:
-        page = open_page("#/episodes?sort=oldest", url=own.url)
-        see(page.locator(".count")).to_have_text("2,004 episodes")
-        page.keyboard.press("End")
-        see(page.locator(".ids")).to_contain_text("step2/p399/g4")
-        see(page.locator(".row[aria-selected=true]")).to_have_attribute("aria-posinset", "2004")
-        assert page.locator(".row").count() < 40
-        page.keyboard.press("Home")
-        see(page.locator(".ids")).to_contain_text("step1/p0/g0")
+    url = serve(run_dir)
+    page = open_page("#/episodes?sort=oldest", url=url)
+    see(page.locator(".count")).to_have_text("2,004 episodes")
+    page.keyboard.press("End")
+    see(page.locator(".ids")).to_contain_text("step2/p399/g4")
+    see(page.locator(".row[aria-selected=true]")).to_have_attribute("aria-posinset", "2004")
+    assert page.locator(".row").count() < 40
+    page.keyboard.press("Home")
+    see(page.locator(".ids")).to_contain_text("step1/p0/g0")
 
 
 def test_a_server_that_ended_is_told(open_page: Open, folder: Path, browser: Any) -> None:
