@@ -333,14 +333,23 @@ def check_name(name: str) -> None:
         )
 
 
+def metric_of(name: str) -> Metric:
+    """Return the row of the table that a name stands in, whose holes may be filled.
+
+    Raises:
+        UnknownIdError: the name is not in the table.
+    """
+    check_name(name)
+    return next(metric for metric in TABLE if re.fullmatch(_pattern(metric.name), name))
+
+
 def meaning_of(name: str) -> str:
     """Return the sentence of a metric, whose holes may be filled.
 
     Raises:
         UnknownIdError: the name is not in the table.
     """
-    check_name(name)
-    return next(metric.meaning for metric in TABLE if re.fullmatch(_pattern(metric.name), name))
+    return metric_of(name).meaning
 
 
 def is_timing(name: str) -> bool:
@@ -456,9 +465,17 @@ def read_metrics(path: str | Path) -> list[dict[str, float]]:
         path = path / METRICS_FILE
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8", errors="replace")
+    return parse_metrics(path.read_text(encoding="utf-8", errors="replace"), str(path))
+
+
+def parse_metrics(text: str, where: str, first: int = 1) -> list[dict[str, float]]:
+    """Read lines of metrics, of which errors say that they stand `where`, the first at line `first`.
+
+    Raises:
+        RecordError: a line other than an unfinished last one is damaged.
+    """
     lines = text.split("\n")[:-1]  # what follows the last newline was never finished
-    return [_decode(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+    return [_decode(line, f"{where}:{number}") for number, line in enumerate(lines, start=first)]
 
 
 def series(lines: Sequence[Mapping[str, float]], name: str) -> tuple[list[int], list[float]]:
