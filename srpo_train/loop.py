@@ -49,9 +49,9 @@ from srpo_train.policies.shared_base import Bases
 from srpo_train.policies.team import Team
 from srpo_train.reporting.run_report import write_report
 from srpo_train.run_dir import claimed_run_dir
-from srpo_train.sinks import open_metrics
 from srpo_train.summary import summarize_rollout
 from srpo_train.task_order import TaskOrder, step_jobs
+from srpo_train.tracking import open_metrics
 from srpo_train.value_learner import ValueLearner
 
 logger = logging.getLogger(__name__)
@@ -165,19 +165,19 @@ class Trainer:
         if self._step == 0 and evaluation.every and evaluation.at_start:
             self._log(self._evaluate())
         while not (self._is_over or self._is_stopped):
-            metrics = self._train_step()
+            metrics, episodes = self._train_step()
             if self._is_due(evaluation.every):
                 metrics |= self._evaluate()
-            for alarm in self._log(metrics):
+            for alarm in self._log(metrics, episodes):
                 self._act(alarm)
             if self._is_due(self.recipe.train.checkpoint_every) or self._is_stopped:
                 self._save()
 
-    def _log(self, measured: Values) -> list[Alarm]:
+    def _log(self, measured: Values, episodes: Sequence[Episode] = ()) -> list[Alarm]:
         """Write a step down and return the alarms that begin with it."""
         metrics = self._ranks.from_main(lambda: measured)  # clocks and memory differ, and alarms may look at them
         alarms = self._alarms.check({"step": self._step, **metrics})
-        self._metrics.log(self._step, {**metrics, **self._alarms.metrics()})
+        self._metrics.log(self._step, {**metrics, **self._alarms.metrics()}, episodes)
         for alarm in alarms:
             self._metrics.warn(alarm.message)
         return alarms
@@ -225,8 +225,8 @@ class Trainer:
     def _is_due(self, every: int) -> bool:
         return bool(every) and (self._is_over or self._step % every == 0)
 
-    def _train_step(self) -> dict[str, float]:
-        """One iteration of algorithm 1; afterwards `self._step` counts it."""
+    def _train_step(self) -> tuple[dict[str, float], Sequence[Episode]]:
+        """One iteration of algorithm 1, its metrics and episodes; afterwards `self._step` counts it."""
         recipe, step, begun = self.recipe, self._step, time.monotonic()
         jobs = step_jobs(
             self._order,
@@ -246,13 +246,14 @@ class Trainer:
         self._step = step + 1
         self._num_tokens += sum(episode.num_tokens for episode in rollout.episodes)
         self._save_events(rollout.episodes)
-        return {
+        metrics = {
             **summarize_rollout(rollout.episodes),
             **self._styles.measure(rollout.episodes),
             **_collection_metrics(rollout, experience),
             **update,
             **_clock_metrics(rollout, update, step_s=now - begun, update_s=now - update_begun),
         }
+        return metrics, rollout.episodes
 
     def _collect(self, jobs: Sequence[EpisodeJob]) -> Rollout:
         """Collect a step, again and again while nothing comes through: a search server may be on its way back.
