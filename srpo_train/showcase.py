@@ -56,6 +56,7 @@ def choose_episodes(episodes: Iterable[Episode], number: int, seed: int = 0) -> 
                 best[reason] = (rank, episode)
         _reservoir(sample, episode, place, number, rng)
     chosen = {shown.episode.episode_id: shown for shown in reversed(_remarkable(best))}
+    rng.shuffle(sample)  # early episodes stay in their places, and the last places may be cut off
     for episode in sample:
         chosen.setdefault(episode.episode_id, ShownEpisode(episode, "sampled"))
     return sorted(chosen.values(), key=lambda shown: _REASONS.index(shown.reason))[:number]

@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from srpo_envs.errors import RecordError
 from srpo_envs.records import Episode
@@ -135,7 +135,7 @@ class GuardedTracker:
                 )
 
 
-def _read(path: Path) -> dict[str, str | int]:
+def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:

@@ -48,7 +48,9 @@ def _trackers(recipe: Recipe, run_dir: Path, resume_step: int | None) -> Iterato
     """TensorBoard takes points back on resume; the others only ever append, and so have a ledger."""
     settings = recipe.log
     if settings.tensorboard:
-        yield from _opened("TensorBoard", recipe, None, partial(TensorBoardTracker, run_dir / "tensorboard", resume_step))
+        yield from _opened(
+            "TensorBoard", recipe, None, partial(TensorBoardTracker, run_dir / "tensorboard", resume_step)
+        )
     is_new = resume_step is None
     if settings.wandb:
         ledger = Ledger(run_dir / _LEDGER_FOLDER / "wandb.json", recipe.name, is_new=is_new)

@@ -9,7 +9,7 @@ from typing import Any
 from srpo_envs.errors import MissingExtraError
 from srpo_train.metrics import Values
 from srpo_train.showcase import ShownEpisode
-from srpo_train.tracking.episode_text import as_code, headline, transcript
+from srpo_train.tracking.episode_text import as_code, described
 
 
 class TensorBoardTracker:
@@ -27,7 +27,7 @@ class TensorBoardTracker:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         if episodes:
-            texts = [f"{as_code(headline(shown))}\n\n{as_code(transcript(shown.episode))}" for shown in episodes]
+            texts = [as_code(described(shown)) for shown in episodes]
             self._writer.add_text("episodes", "\n\n---\n\n".join(texts), step)
         self._writer.flush()
 

@@ -1,20 +1,13 @@
-"""`srpo_train.sinks`: the terminal, TensorBoard and W&B show what the log holds."""
+"""`srpo_train.tracking.terminal`: a row of numbers per step."""
 
 from __future__ import annotations
 
 import io
-import sys
-from pathlib import Path
 
-import pytest
 from rich.console import Console
 
-from srpo_envs.errors import MissingExtraError
-from srpo_train.config import parse_recipe
 from srpo_train.metrics import check_name
-from srpo_train.sinks import COLUMNS, TerminalSink, open_metrics
-
-RECIPE = parse_recipe({"name": "x", "env": {"id": "e"}, "policies": {"p": {"model": "m"}}})
+from srpo_train.tracking.terminal import COLUMNS, TerminalSink
 
 
 def test_terminal_columns_show_known_metrics() -> None:
@@ -55,26 +48,3 @@ def test_a_narrow_terminal_loses_the_last_columns_instead_of_wrapping() -> None:
     narrow = shown(is_terminal=True, width=50)
     assert "valid" in narrow
     assert "s/step" not in narrow
-
-
-def test_tensorboard_points_after_the_checkpoint_are_purged_on_resume(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    def run(steps: range, resume_step: int | None) -> None:
-        with open_metrics(RECIPE, tmp_path, resume_step, Console(file=io.StringIO())) as metrics:
-            for step in steps:
-                metrics.log(step, {"train/loss": float(step + 10 * (resume_step or 0))})
-
-    run(range(1, 6), None)
-    run(range(3, 5), 2)
-    accumulator = EventAccumulator(str(tmp_path / "tensorboard"))
-    accumulator.Reload()
-    points = {point.step: point.value for point in accumulator.Scalars("train/loss")}
-    assert points == {1: 1.0, 2: 2.0, 3: 23.0, 4: 24.0}
-
-
-def test_wandb_that_is_not_installed_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    recipe = RECIPE.model_copy(update={"log": RECIPE.log.model_copy(update={"wandb": True, "tensorboard": False})})
-    with pytest.raises(MissingExtraError, match=r"pip install 'srpo\[wandb\]'"):
-        open_metrics(recipe, tmp_path, None, Console(file=io.StringIO()))
