@@ -307,8 +307,21 @@ def meaning_of(name: str) -> str:
     Raises:
         UnknownIdError: the name is not in the table.
     """
+    return _entry(name).meaning
+
+
+def unit_of(name: str) -> str:
+    """Return the unit of a metric, whose holes may be filled.
+
+    Raises:
+        UnknownIdError: the name is not in the table.
+    """
+    return _entry(name).unit
+
+
+def _entry(name: str) -> Metric:
     check_name(name)
-    return next(metric.meaning for metric in TABLE if re.fullmatch(_pattern(metric.name), name))
+    return next(metric for metric in TABLE if re.fullmatch(_pattern(metric.name), name))
 
 
 def is_timing(name: str) -> bool:
