@@ -111,7 +111,8 @@ def test_a_latex_table() -> None:
 
 
 COMMANDS = """
-    documentclass IfFileExists usepackage setlength parindent begin end section subsection caption centering resizebox linewidth
+    documentclass IfFileExists
+    usepackage setlength parindent begin end section subsection caption centering resizebox linewidth
     toprule midrule bottomrule cmidrule multicolumn textit textbf scriptsize footnotesize par smallskip clearpage pm
     textbackslash textasciitilde textasciicircum textless textgreater textbar textquotedbl textasciigrave ensuremath
     times Delta rightarrow textperiodcentered textendash textemdash ldots texttt
