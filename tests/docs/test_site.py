@@ -1,4 +1,4 @@
-"""The site: it builds without a warning and without the network, and can be read, searched and followed in a browser."""
+"""The site: built without a warning or the network, it can be read, searched and followed in a browser."""
 
 from __future__ import annotations
 
