@@ -6,7 +6,7 @@ differ from run to run. With ``rollout.mode = "rounds"`` everything else is a fu
 also across a kill and a resume.
 
 ``metrics.jsonl`` is the truth, one line per step, on disk before the next step begins; terminal, TensorBoard and
-Weights & Biases are views of it (`srpo_train.sinks`).
+other trackers are views of it (`srpo_train.tracking`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from srpo_envs.errors import RecordError, UnknownIdError, near_miss
+from srpo_envs.records import Episode
 
 METRICS_FILE = "metrics.jsonl"
 """Name of the log within a run directory."""
@@ -352,6 +353,15 @@ def meaning_of(name: str) -> str:
     return metric_of(name).meaning
 
 
+def unit_of(name: str) -> str:
+    """Return the unit of a metric, whose holes may be filled.
+
+    Raises:
+        UnknownIdError: the name is not in the table.
+    """
+    return metric_of(name).unit
+
+
 def is_timing(name: str) -> bool:
     """Whether a metric is measured by the clock and so may differ between equal runs."""
     return name.startswith(("time/", "perf/", "publish/"))
@@ -365,8 +375,8 @@ def without_timing(values: Values) -> dict[str, float]:
 class Sink(Protocol):
     """Somewhere values go."""
 
-    def write(self, step: int, values: Values) -> None:
-        """Take the values of one step; steps rise."""
+    def write(self, step: int, values: Values, episodes: Sequence[Episode] = ()) -> None:
+        """Take the values of one step, and the episodes it trained on; steps rise."""
         ...
 
     def warn(self, message: str) -> None:
@@ -401,8 +411,13 @@ class MetricLogger:
         self._file = self._path.open("a", encoding="utf-8")
         self._sinks = tuple(sinks)
 
-    def log(self, step: int, values: Values) -> None:
+    def log(self, step: int, values: Values, episodes: Sequence[Episode] = ()) -> None:
         """Write all values of one step, once; step 0 is the evaluation before training.
+
+        Args:
+            step: Number of the step.
+            values: By name.
+            episodes: What the step trained on, for sinks that show some of them.
 
         Raises:
             UnknownIdError: a name is not in the table.
@@ -419,7 +434,7 @@ class MetricLogger:
         os.fsync(self._file.fileno())
         self._last_step = step
         for sink in self._sinks:
-            sink.write(step, values)
+            sink.write(step, values, episodes)
 
     def warn(self, message: str) -> None:
         """Show a warning wherever people look."""
@@ -442,7 +457,7 @@ class MetricLogger:
 class MutedMetrics:
     """Stands for the logger on ranks that are not the main one."""
 
-    def log(self, step: int, values: Values) -> None:
+    def log(self, step: int, values: Values, episodes: Sequence[Episode] = ()) -> None:
         """Write nothing."""
 
     def warn(self, message: str) -> None:

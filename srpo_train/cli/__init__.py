@@ -142,7 +142,8 @@ app.command(
     "report",
     epilog=_examples(
         "srpo report runs/tiny-arithmetic",
-        "srpo report runs/srpo-0 runs/srpo-1 runs/grpo-0 runs/grpo-1 --format md,latex,html",
+        "srpo report runs/tiny-arithmetic --html",
+        "srpo report runs/srpo-0 runs/srpo-1 runs/grpo-0 runs/grpo-1 --html --latex --x tokens",
         "srpo report runs/a/evals/math evals/baseline --label evals/baseline='Qwen3-4B, untrained' --out tables",
     ),
 )(guarded(report))
