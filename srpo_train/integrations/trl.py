@@ -13,8 +13,7 @@ times log-probabilities, which adds up to the gradient of the whole objective.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,24 +21,20 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from srpo_envs.core import SetEnv
-from srpo_envs.errors import ConfigError, EngineError, MissingPackageError
-from srpo_envs.records import Episode, MemberRecord
+from srpo_envs.errors import ConfigError, MissingPackageError
+from srpo_envs.records import Episode
 from srpo_train.batching import EventBatch, MemberRow, event_minibatches
-from srpo_train.collect import Collector, EpisodeJob, derive_seed
+from srpo_train.collect import derive_seed
 from srpo_train.distributed.dealing import Work
-from srpo_train.engines.base import Sampling
-from srpo_train.engines.transformers import TransformersEngine
 from srpo_train.experience import Experience, build_experience
+from srpo_train.integrations.trl_rollouts import POLICY_ID, EnvRollouts, refuse, team_return
 from srpo_train.objective import Objective, diagnose, preset
-from srpo_train.policies import Policy
 from srpo_train.policies.logprobs import TokenLogprobs
 from srpo_train.role_weights import weigh_roles
 from srpo_train.set_gradient import Coefficients, loss_coefficients, loss_tensors, score_rows, with_logprobs
 
 try:
     from accelerate.utils import gather_object
-    from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 except ImportError as error:
     raise MissingPackageError(
@@ -47,17 +42,7 @@ except ImportError as error:
         "run pip install 'trl==1.16.0'"
     ) from error
 
-_POLICY = "policy"
-"""TRL trains one model, so one policy plays every role."""
-
 _UNUSED: Mapping[str, object] = {
-    "min_p": None,
-    "repetition_penalty": 1.0,
-    "use_vllm": False,
-}
-"""Settings of sampling our engine does not have, with the only value it can take."""
-
-_UNUSED_IN_SETS: Mapping[str, object] = {
     "top_entropy_quantile": 1.0,
     "off_policy_mask_threshold": None,
     "mask_truncated_completions": False,
@@ -66,113 +51,6 @@ _UNUSED_IN_SETS: Mapping[str, object] = {
     "router_aux_loss_coef": None,
 }
 """Settings of TRL's loss that SRPO's does not have, with the only value it can take."""
-
-
-def team_return(team_return: list[float], **_: Any) -> list[float]:
-    """TRL's reward function for `EnvRollouts`: the return of the episode, as its environment gave it."""
-    return team_return
-
-
-class EnvRollouts:
-    """Plays episodes of a world with the model TRL trains, and is TRL's ``rollout_func``.
-
-    Args:
-        make_env: Makes one environment; called once per concurrent episode, the environments are then reused.
-        num_tasks: The first so many tasks are trained on; None takes all.
-        seed: Decides, with each episode's id, every sampled token.
-        chat_template_kwargs: Variables given to the chat template.
-
-    Example:
-        ``GRPOTrainer(model, team_return, args, rollouts.dataset, rollout_func=rollouts)``
-    """
-
-    def __init__(
-        self,
-        make_env: Callable[[], SetEnv],
-        *,
-        num_tasks: int | None = None,
-        seed: int = 0,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._make_env = make_env
-        self._seed = seed
-        self._chat_template_kwargs = dict(chat_template_kwargs or {})
-        self._task_of = _read_prompts(make_env(), num_tasks)
-        self._policy: Policy | None = None
-        self._collector: Collector | None = None
-
-    @property
-    def dataset(self) -> Dataset:
-        """One row for each task; its ``prompt`` is the text the episode begins with."""
-        return Dataset.from_dict({"prompt": list(self._task_of)})
-
-    def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
-        """Return one sampled completion for each prompt, as TRL's ``rollout_func`` does.
-
-        Raises:
-            ConfigError: an episode has more than one event or an event more than one member.
-            EngineError: an episode did not come through.
-        """
-        episodes = self.episodes(prompts, trainer)
-        if len(episodes) < len(prompts):
-            raise EngineError(
-                f"{len(prompts) - len(episodes)} of {len(prompts)} episodes did not come through, and TRL needs a "
-                "completion for every prompt; see the log for their reasons"
-            )
-        members = [_only_member(episode) for episode in episodes]
-        return {
-            "prompt_ids": [list(member.prompt_token_ids) for member in members],
-            "completion_ids": [list(member.token_ids) for member in members],
-            "logprobs": [list(member.behavior_logprobs) for member in members],
-            "env_mask": [list(member.token_mask) for member in members],
-            "team_return": [episode.events[0].team_return for episode in episodes],
-        }
-
-    def episodes(self, prompts: Sequence[str], trainer: GRPOTrainer) -> tuple[Episode, ...]:
-        """Play one episode for each prompt, in order; equal prompts make one rollout group.
-
-        Raises:
-            ConfigError: TRL is to sample in a way our engine does not.
-            NoEpisodeError: not one episode came through.
-        """
-        _refuse(trainer.args, _UNUSED)
-        policy, collector = self._bind(trainer)
-        policy.version = trainer.state.global_step
-        first = trainer.accelerator.process_index * len(prompts)
-        jobs = [self._job(prompt, policy.version, first + place) for place, prompt in enumerate(prompts)]
-        sampling = Sampling(temperature=trainer.temperature, top_p=trainer.top_p, top_k=trainer.top_k or 0)
-        return collector.collect(jobs, sampling).episodes
-
-    def close(self) -> None:
-        """Release environments and worker threads; safe to call more than once."""
-        if self._collector is not None:
-            self._collector.close()
-
-    def _job(self, prompt: str, step: int, place: int) -> EpisodeJob:
-        task_index = self._task_of[prompt]
-        group_id = f"step{step}/task{task_index}"
-        return EpisodeJob(
-            episode_id=f"{group_id}/{place}",
-            group_id=group_id,
-            task_index=task_index,
-            env_seed=derive_seed(self._seed, "env", group_id),
-        )
-
-    def _bind(self, trainer: GRPOTrainer) -> tuple[Policy, Collector]:
-        """Return policy and collector over the trainer's own model, so that there are no weights to push."""
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        if self._policy is None or self._collector is None or self._policy.model is not model:
-            self.close()
-            with _same_mode(model):
-                self._policy = Policy(
-                    policy_id=_POLICY,
-                    model=model,
-                    tokenizer=trainer.processing_class,
-                    chat_template_kwargs=self._chat_template_kwargs,
-                )
-            engines = {_POLICY: TransformersEngine(self._policy)}
-            self._collector = Collector(self._make_env, engines, {"*": _POLICY}, seed=self._seed)
-        return self._policy, self._collector
 
 
 class SrpoTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -252,9 +130,9 @@ class SrpoTrainer(GRPOTrainer):  # type: ignore[misc]
         """Score with the trainer, and with TRL's reference model where it is needed; the engine's scores are kept."""
         rows = [replace(row, engine_logprobs=row.old_logprobs) for row in batch.rows]
         work = self._work(rows)._asdict()
-        scored = with_logprobs(replace(batch, rows=rows), {_POLICY: self._score}, max_tokens=sys.maxsize, **work)
+        scored = with_logprobs(replace(batch, rows=rows), {POLICY_ID: self._score}, max_tokens=sys.maxsize, **work)
         if self._objective.kl_coef:
-            reference = {_POLICY: self._score_reference}
+            reference = {POLICY_ID: self._score_reference}
             scored = with_logprobs(scored, reference, max_tokens=sys.maxsize, name="reference_logprobs", **work)
         return scored
 
@@ -266,7 +144,7 @@ class SrpoTrainer(GRPOTrainer):  # type: ignore[misc]
         Until the first step on a generation batch every ratio is exactly 1, and nothing needs to be scored.
         """
         work = self._work(batch.rows)
-        scores = None if is_first else score_rows(batch.rows, {_POLICY: self._score}, **work._asdict())
+        scores = None if is_first else score_rows(batch.rows, {POLICY_ID: self._score}, **work._asdict())
         tensors = loss_tensors(self._objective, batch, scores)
         value, coefficients = loss_coefficients(self._objective, tensors)
         coefficients = weigh_roles(self._objective.role_weights, batch.rows, coefficients)
@@ -350,7 +228,7 @@ class SrpoTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _check(self) -> None:
         args, objective = self.args, self._objective
-        _refuse(args, {**_UNUSED, **_UNUSED_IN_SETS})
+        refuse(args, _UNUSED)
         if args.steps_per_generation % args.gradient_accumulation_steps:
             raise ConfigError(
                 f"steps_per_generation = {args.steps_per_generation} is no multiple of gradient_accumulation_steps = "
@@ -371,7 +249,7 @@ class SrpoTrainer(GRPOTrainer):  # type: ignore[misc]
         length_M = torch.tensor([float(len(row.token_ids)) for row in batch.rows])
         self.state.num_input_tokens_seen += sum(row.num_tokens for row in batch.rows)
         metrics["num_tokens"] = [float(self.state.num_input_tokens_seen)]
-        measured = {
+        measured: dict[str, Any] = {
             "reward": reward_N.mean(),
             "reward_std": reward_N.std(unbiased=False),
             "completions/mean_length": length_M.mean(),
@@ -402,42 +280,3 @@ def objective_of(args: GRPOConfig) -> Objective:
 def _gradient_only(value: Tensor) -> Tensor:
     """Zero, with the gradient of the value."""
     return value - value.detach()
-
-
-def _read_prompts(env: SetEnv, num_tasks: int | None) -> dict[str, int]:
-    """Return the task index of each text an episode may begin with; of equal texts the first task's."""
-    task_of: dict[str, int] = {}
-    count = env.tasks.num_tasks if num_tasks is None else num_tasks
-    for index in range(count):
-        active = env.reset(seed=0, options={"task_index": index})
-        task_of.setdefault(active.members[0].prompt, index)
-    env.close()
-    return task_of
-
-
-def _only_member(episode: Episode) -> MemberRecord:
-    if len(episode.events) != 1 or episode.events[0].cardinality != 1:
-        cardinalities = [event.cardinality for event in episode.events]
-        raise ConfigError(
-            f"episode {episode.episode_id!r} has events of cardinality {cardinalities}; TRL's GRPOTrainer knows one "
-            "completion for each prompt, so train it with SrpoTrainer"
-        )
-    return episode.events[0].members[0]
-
-
-def _refuse(args: GRPOConfig, expected: Mapping[str, object]) -> None:
-    for name, value in expected.items():
-        if getattr(args, name) != value:
-            raise ConfigError(
-                f"GRPOConfig.{name}: expected {value!r}, got {getattr(args, name)!r}; it has no effect here"
-            )
-
-
-@contextmanager
-def _same_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Give the model back in the mode it came in: TRL reads from it whether it trains."""
-    was_training = model.training
-    try:
-        yield
-    finally:
-        model.train(was_training)
