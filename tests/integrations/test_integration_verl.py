@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from factories import make_episode, make_event, make_member
 
 import srpo_envs
 from srpo_envs.errors import ConfigError, IncompleteEventError, RecordError, ShapeError
@@ -105,15 +106,23 @@ def test_advantages_and_coefficients_are_our_own_trainers(data, episodes):
     assert data.batch["advantages"][~mask_NT].eq(0).all()
 
 
-def test_tokens_and_masks_are_those_that_were_sampled(data, episodes):
-    members = [member for episode in episodes for event in episode.events for member in event.members]
-    width = data.batch["prompts"].shape[1]
-    for row, member in enumerate(members):
-        is_real = data.batch["attention_mask"][row].bool()
-        assert tuple(data.batch["input_ids"][row][is_real].tolist()) == member.prompt_token_ids + member.token_ids
-        is_response = is_real[width:]
-        assert tuple(data.batch["response_mask"][row][is_response].tolist()) == member.token_mask
-        assert data.batch["response_mask"][row][~is_response].eq(0).all()
+def test_tokens_and_masks_are_those_that_were_sampled():
+    from srpo_train.integrations.verl import to_data_proto
+
+    # The second member's first token is the environment's.
+    members = [
+        make_member(0, length=2, prompt_token_ids=(5, 6, 7), token_ids=(8, 9)),
+        make_member(1, length=3, prompt_token_ids=(5,), token_ids=(4, 8, 3), token_mask=(0, 1, 1)),
+    ]
+    event = make_event(2, group_id="g", members=tuple(members), team_return=0.5)
+    batch = to_data_proto([make_episode(events=(event,))], pad_token_id=1)
+    assert batch.batch["prompts"].tolist() == [[5, 6, 7], [1, 1, 5]]
+    assert batch.batch["responses"].tolist() == [[8, 9, 1], [4, 8, 3]]
+    assert batch.batch["attention_mask"].tolist() == [[1, 1, 1, 1, 1, 0], [0, 0, 1, 1, 1, 1]]
+    assert batch.batch["position_ids"].tolist() == [[0, 1, 2, 3, 4, 4], [0, 0, 0, 1, 2, 3]]
+    assert batch.batch["response_mask"].tolist() == [[1, 1, 0], [0, 1, 1]]
+    assert batch.batch["token_level_rewards"].sum(dim=1).tolist() == [0.5, 0.5]
+    assert list(batch.non_tensor_batch["uid"]) == [f'["g", "solver", "{event.event_id}", 2]'] * 2
 
 
 def test_the_order_of_rows_does_not_matter(data):
@@ -146,6 +155,7 @@ def test_rows_that_fill_up_a_batch_change_nothing(data, episodes):
     assert len(filled) > len(data)
     assert torch.equal(again.batch["advantages"][: len(data)], data.batch["advantages"])
     assert again.batch["advantages"][len(data) :].eq(0).all()
+    assert again.batch["response_mask"][len(data) :].eq(0).all()
 
 
 def test_a_lost_or_doubled_row_is_an_error(data):
