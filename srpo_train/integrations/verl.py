@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from srpo_envs.errors import ConfigError, MissingPackageError
 from srpo_envs.records import Episode
-from srpo_train.integrations.verl_events import PADDING, Events, EventUid
+from srpo_train.integrations.events import PADDING, Events, EventUid
 from srpo_train.objective import Objective, estimate_advantage, preset
 
 try:

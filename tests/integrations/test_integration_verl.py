@@ -79,7 +79,7 @@ def with_advantages(data, name: str):
 
 def events_of(data) -> list[str]:
     """The event id of each row, padding left out."""
-    from srpo_train.integrations.verl_events import EventUid
+    from srpo_train.integrations.events import EventUid
 
     return [EventUid.parse(uid).event_id for uid in data.non_tensor_batch["uid"] if not uid.startswith("pad")]
 

@@ -1,4 +1,8 @@
-"""Which event each row of a verl batch belongs to, written in verl's own column of ids."""
+"""Which event each row of another trainer's batch belongs to, written in whatever id that trainer gives a row.
+
+Trainers reorder, split and pad their rows. An id goes with its row, so the event does: `EventUid` is the id as a text,
+`Events` what the ids of a batch say, and `Events.coefficients` the numbers that log-probabilities are multiplied by.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ from srpo_train.objective import CreditTable, LossTensors, Objective, diagnose
 from srpo_train.set_gradient import loss_coefficients
 
 PADDING = "pad"
-"""What the ``uid`` of a row begins with that only fills a batch up; verl's own padding rows are named so."""
+"""What the id of a row begins with that only fills a batch up; verl's own padding rows are named so."""
 
 
 class EventUid(NamedTuple):
-    """The event a row belongs to, as the text in verl's column ``uid``.
+    """The event a row belongs to, and as text the id of that row.
 
     Example:
         >>> str(EventUid("q7", "solver", "q7/g0/e0", 3))
@@ -50,15 +54,15 @@ class EventUid(NamedTuple):
             group_id, event_type, event_id, cardinality = json.loads(text)
         except (TypeError, ValueError):
             raise RecordError(
-                f"uid {text!r}: expected the JSON list [group_id, event_type, event_id, cardinality] of an EventUid; "
-                "estimator 'srpo' needs to know the event of every row"
+                f"row id {text!r}: expected the JSON list [group_id, event_type, event_id, cardinality] of EventUid; "
+                "SRPO needs to know the event of every row"
             ) from None
         return cls(group_id, event_type, event_id, int(cardinality))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Events:
-    """The events of a batch, read from its column ``uid``; padding rows are left out."""
+    """The events of a batch, read from the ids of its rows; padding rows are left out."""
 
     uids: Sequence[EventUid]
     """One of each event."""
@@ -108,7 +112,21 @@ class Events:
     def coefficients(
         self, objective: Objective, advantage_E: Tensor, mask_NT: Tensor, old_NT: Tensor, current_NT: Tensor
     ) -> tuple[Tensor, dict[str, float]]:
-        """Return dJ / d log q of every token of the batch, 0 on padding, and what `diagnose` says."""
+        """Return what the log-probability of each token is multiplied by, and what `diagnose` says.
+
+        Args:
+            objective: The choices.
+            advantage_E: [E] advantages of the events.
+            mask_NT: [N, T] true on sampled tokens of all rows of the batch, padding rows included.
+            old_NT: [N, T] log-probabilities under the policy that sampled.
+            current_NT: [N, T] log-probabilities under the policy being updated.
+
+        Returns:
+            [N, T] float32, dJ / d log q, 0 outside the mask; it holds the division by the number of events.
+
+        Raises:
+            IncompleteEventError: an event lacks a row or has one too many.
+        """
         tensors = LossTensors(
             current_MT=current_NT.detach().cpu().double()[self.row_M],
             old_MT=old_NT.detach().cpu().double()[self.row_M],
