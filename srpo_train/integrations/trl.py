@@ -43,6 +43,8 @@ except ImportError as error:
     ) from error
 
 _UNUSED: Mapping[str, object] = {
+    "top_p": 1.0,
+    "top_k": 0,
     "top_entropy_quantile": 1.0,
     "off_policy_mask_threshold": None,
     "mask_truncated_completions": False,
@@ -50,7 +52,8 @@ _UNUSED: Mapping[str, object] = {
     "reward_weights": None,
     "router_aux_loss_coef": None,
 }
-"""Settings of TRL's loss that SRPO's does not have, with the only value it can take."""
+"""Settings that SRPO does not know here, with the only value they can take. Under top-p and top-k a token is drawn from
+what is left of the vocabulary, while TRL's forward pass scores it among all."""
 
 
 class SrpoTrainer(GRPOTrainer):  # type: ignore[misc]

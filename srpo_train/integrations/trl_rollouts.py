@@ -136,7 +136,7 @@ class EnvRollouts:
 
 
 def refuse(args: GRPOConfig, expected: Mapping[str, object]) -> None:
-    """Check that settings which have no effect are left alone.
+    """Check that settings which would have no effect are left alone.
 
     Args:
         args: TRL's configuration.
@@ -148,7 +148,7 @@ def refuse(args: GRPOConfig, expected: Mapping[str, object]) -> None:
     for name, value in expected.items():
         if getattr(args, name) != value:
             raise ConfigError(
-                f"GRPOConfig.{name}: expected {value!r}, got {getattr(args, name)!r}; it has no effect here"
+                f"GRPOConfig.{name}: expected {value!r}, got {getattr(args, name)!r}; it would have no effect here"
             )
 
 

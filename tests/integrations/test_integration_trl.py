@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import runpy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ if not trl.__version__.startswith("1.16."):
 pytestmark = pytest.mark.filterwarnings("default")  # TRL's own imports warn
 
 TEAM = resolve_source("team", "builtin:tiny-team")
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "integrations"
 SOLO_WORLD, TEAM_WORLD = "srpo_envs/ArithmeticSingleAgent-v0", "srpo_envs/ArithmeticSolverVerifier-v0"
 
 
@@ -256,6 +258,7 @@ def test_gradients_of_split_events_equal_our_own_trainers(tmp_path, name):
     ("settings", "objective", "message"),
     [
         ({"top_entropy_quantile": 0.5}, None, "top_entropy_quantile: expected 1.0, got 0.5"),
+        ({"top_p": 0.9}, None, "top_p: expected 1.0, got 0.9"),
         ({"gradient_accumulation_steps": 2, "steps_per_generation": 3, "num_generations": 8}, None, "no multiple"),
         ({}, preset("srpo", kl_coef=0.1), "set beta in GRPOConfig"),
     ],
@@ -267,6 +270,12 @@ def test_settings_without_effect_are_refused(tmp_path, settings, objective, mess
     with pytest.raises(ConfigError, match=message):
         SrpoTrainer(TEAM, rollouts, make_config(tmp_path, **settings), objective=objective)
     rollouts.close()
+
+
+def test_the_example_trains_a_team(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["train_with_trl.py", "1"])
+    runpy.run_path(str(EXAMPLES / "train_with_trl.py"), run_name="__main__")
+    assert "mean reward of each generation batch: 0." in capsys.readouterr().out
 
 
 def test_without_trl_the_module_says_what_to_install(monkeypatch):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +32,7 @@ if verl.__version__ != "0.9.1":
 pytestmark = pytest.mark.filterwarnings("default")  # verl's own imports warn
 
 TEAM = resolve_source("team", "builtin:tiny-team")
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "integrations"
 SRPO = preset("srpo")
 
 
@@ -266,6 +269,13 @@ def assert_close(found: list[torch.Tensor], expected: list[torch.Tensor]) -> Non
     largest = max(float(each.abs().max()) for each in expected)
     error = max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
     assert error < 1e-5 * largest
+
+
+def test_the_example_makes_two_updates(capsys):
+    runpy.run_path(str(EXAMPLES / "verl_policy_loss.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("update 0:") and "ratio 1.00 to 1.00, clipped 0.00" in line for line in lines)
+    assert any(line.startswith("update 1:") and "clipped 0.00" not in line for line in lines)
 
 
 # --- installation -------------------------------------------------------------------------------------------------
