@@ -39,7 +39,11 @@ class SetAction(Action):  # type: ignore[misc]  # openenv is not installed where
 
 
 class SetObservation(Observation):  # type: ignore[misc]
-    """The pending set; without members at the end. ``metadata`` holds the facts of `srpo_envs.views._seats.set_info`."""
+    """The pending set; without members at the end.
+
+    ``metadata`` holds the facts of `srpo_envs.views._seats.set_info`, ``terminated``, ``truncated`` and, by agent, why
+    texts of the last event were ``malformed``.
+    """
 
     event_id: str = ""
     """The event that waits for texts; empty at the end."""

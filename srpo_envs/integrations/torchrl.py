@@ -27,7 +27,7 @@ from srpo_envs.records import ActiveSet, StepResult
 from srpo_envs.views import _seats
 
 try:
-    import torch
+    import torch  # noqa: TID251  (torchrl is made of it)
     from tensordict import TensorDict, TensorDictBase
     from torchrl.data import Binary, Composite, NonTensor, Unbounded
     from torchrl.envs import EnvBase

@@ -134,8 +134,7 @@ class SetTeam(vf.Env[vf.EnvConfig]):  # type: ignore[misc]
             while active is not None:
                 async with asyncio.TaskGroup() as group:
                     runs = [
-                        group.create_task(getattr(agents, data.role).run(vf.Task(data)))
-                        for data in member_data(active)
+                        group.create_task(getattr(agents, data.role).run(vf.Task(data))) for data in member_data(active)
                     ]
                 traces += [run.result() for run in runs]
                 outputs = [member_output(run.result()) for run in runs]
@@ -188,7 +187,7 @@ def member_output(trace: vf.Trace) -> MemberOutput:
 
 
 def _stop_text(trace: vf.Trace) -> str:
-    """Return the stop text that ended a reply, which belongs to the output; empty where the endpoint does not name it."""
+    """Return the stop text that ended a reply, which belongs to the output; empty where an endpoint names none."""
     named = trace.info.get("stop_reason")
     return named if named in trace.task.data.stop else ""
 
@@ -220,7 +219,7 @@ def team(env_id: str, **env_kwargs: Any) -> tuple[type[SetTasks], type[SetTeam]]
     """
     env = srpo_envs.make(env_id, **env_kwargs)
     seat = vf.AgentConfig(runtime=vf.SubprocessConfig())  # nothing runs in it: `OneReply` asks in process
-    seats: dict[str, Any] = {role: (vf.AgentConfig, seat) for role in env.roles}
+    seats: dict[str, Any] = dict.fromkeys(env.roles, (vf.AgentConfig, seat))
     config = create_model("TeamConfig", __base__=vf.EnvConfig, **seats)
     played = {"env_id": env_id, "env_kwargs": env_kwargs, "__module__": __name__}
     tasks = types.new_class("Tasks", (SetTasks,), exec_body=lambda body: body.update(set_env=env, __module__=__name__))
