@@ -22,6 +22,7 @@ from srpo_train.engines.making import make_engines
 from srpo_train.engines.publishing import PublishingEngine, push_metrics, weights_of
 from srpo_train.evaluation import evaluate
 from srpo_train.policies.team import Team
+from srpo_train.throughput.recorder import RECORDER
 
 if TYPE_CHECKING:
     from srpo_train.distributed.sharding import ShardedModel
@@ -73,12 +74,12 @@ class Samplers:
             What it took, as metrics; nothing where no engine of this process has a copy.
         """
         engines = self._publishing
-        with self._published_policies():
-            reports = [
-                engines[policy.policy_id].publish(policy.version, weights_of(policy))
-                for policy in self._team.trained
-                if policy.policy_id in engines
-            ]
+        reports = []
+        with RECORDER.phase("publish"), self._published_policies():
+            for policy in self._team.trained:
+                if policy.policy_id in engines:
+                    with RECORDER.span("take weights", "publish", track=f"engine {policy.policy_id}"):
+                        reports.append(engines[policy.policy_id].publish(policy.version, weights_of(policy)))
         return push_metrics(reports)
 
     def release_memory(self) -> None:
@@ -122,7 +123,7 @@ class Samplers:
         keep = settings.group_size if settings.oversample else None
         collect = functools.partial(self._collector.collect, jobs, samplings, keep_per_group=keep)
         pause_s = _FIRST_PAUSE_S
-        with self._sampling_policies():
+        with RECORDER.span("collect", "collect", episodes=len(jobs)), self._sampling_policies():
             for _ in range(settings.lost_step_retries):
                 try:
                     return collect()
@@ -135,7 +136,7 @@ class Samplers:
     def evaluate(self) -> dict[str, float]:
         """Answer the held-out questions and return ``eval/...`` metrics."""
         settings = self._recipe.eval
-        with self._sampling_policies():
+        with RECORDER.phase("evaluate"), self._sampling_policies():
             result = evaluate(
                 self._eval_collector,
                 num_tasks=settings.num_tasks,

@@ -108,6 +108,11 @@ class EngineConfig(Section):
     served: ServedConfig | None = None
     """Settings of `served`."""
 
+    @property
+    def num_servers(self) -> int:
+        """Servers that sample; 0 where the trainer's processes do."""
+        return len({url for urls in self.served.servers.values() for url in urls}) if self.served else 0
+
     @model_validator(mode="before")
     @classmethod
     def _show_defaults(cls, data: Any) -> Any:

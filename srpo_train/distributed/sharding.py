@@ -43,7 +43,7 @@ from srpo_train.policies.logprobs import TokenLogprobs, head_form, token_logprob
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from srpo_train.batching import PaddedRows
+    from srpo_train.batching import PackedRows, PaddedRows
 
 
 _dcp: Any = checkpoint  # its functions are not among the names it says it exports
@@ -88,9 +88,9 @@ class ShardedModel:
         self.model.srpo_token_logprobs = types.MethodType(token_logprobs, model)
         register_fsdp_forward_method(model, "srpo_token_logprobs")
 
-    def score(self, model: nn.Module, padded: PaddedRows, **options: Any) -> TokenLogprobs:
+    def score(self, model: nn.Module, rows: PaddedRows | PackedRows, **options: Any) -> TokenLogprobs:
         """Do what `token_logprobs` does, all ranks together."""
-        scored: TokenLogprobs = cast(Any, model).srpo_token_logprobs(padded, **options)
+        scored: TokenLogprobs = cast(Any, model).srpo_token_logprobs(rows, **options)
         return scored
 
     @contextlib.contextmanager
