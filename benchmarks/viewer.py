@@ -1,6 +1,7 @@
 """The viewer on a run of many episodes: how long the index takes to build and to catch up, and pages to be answered.
 
-The run is synthetic: steps of 500 episodes, each of four events and six responses of 40 tokens, about a gigabyte in all.
+The run is synthetic: steps of 500 episodes, each of four events and six responses, a gigabyte in all.
+Processor time stands beside the clock's, for a busy machine is no fault of the index.
 ``--episodes N`` makes another number of them, ``--keep DIR`` keeps the run for `srpo view`.
 """
 
@@ -25,6 +26,9 @@ STEP_EPISODES = 500
 WORDS = [
     f"{first}{second}" for first in ("ka", "lo", "mi", "nu", "te", "so") for second in ("ra", "bo", "li", "du", "pe")
 ]
+TEXTS = [" ".join(random.Random(seed).choices(WORDS, k=40)) for seed in range(2000)]
+IDS = list(range(100, 140))
+LOGPROBS = [-1 / (1 + token) for token in IDS]
 QUERIES = {
     "first page": ("", "newest", 0.0),
     "page in the middle": ("", "newest", 0.5),
@@ -55,23 +59,24 @@ def main() -> None:
 def measure(run_dir: Path, num_steps: int) -> None:
     size = sum(path.stat().st_size for path in (run_dir / "events").iterdir())
     print(f"{num_steps * STEP_EPISODES:,} episodes, {size / 1e9:.2f} GB of log\n")
-    print("| what | time |\n| :--- | ---: |")
+    print("| what | clock | processor |\n| :--- | ---: | ---: |")
     index = EpisodeIndex(run_dir)
-    show("build the index", once(index.update), f" ({size / 1e6 / max(once.last, 1e-9):.0f} MB/s)")
-    show("open it again", once(lambda: EpisodeIndex(run_dir)))
-    show("look for news, none there", often(index.update))
+    show("build the index", timed(index.update, 1))
+    show("open it again", timed(lambda: EpisodeIndex(run_dir), 1))
+    show("look for news, none there", timed(index.update))
     write_step(run_dir, num_steps + 1)
-    show(f"take in a step of {STEP_EPISODES}", once(index.update))
+    show(f"take in a step of {STEP_EPISODES}", timed(index.update, 1))
     for name, (text, sort, share) in QUERIES.items():
         query = parse_query(text)
         total = find(index, query, limit=0).total
-        ask = lambda: find(index, query, sort=sort, offset=int(share * max(0, total - 100)), limit=100)  # noqa: B023, E731
-        show(name, often(ask), f" ({total:,} found)")
-    show("counts of every filter", often(lambda: label_counts(index)))
+        offset = int(share * max(0, total - 100))
+        taken = timed(lambda: find(index, query, sort=sort, offset=offset, limit=100))  # noqa: B023
+        show(f"{name} ({total:,} found)", taken)
+    show("counts of every filter", timed(lambda: label_counts(index)))
     names = [row["episode_id"] for row in find(index, parse_query("")).rows]
-    show("an episode from the log as a time line", often(lambda: build_timeline(index.read(random.choice(names)))))
-    taken = sum(path.stat().st_size for path in index.path.parent.iterdir())
-    print(f"\nindex: {taken / 1e6:.0f} MB, {taken / size:.1%} of the log")
+    show("an episode from the log as a time line", timed(lambda: build_timeline(index.read(random.choice(names)))))
+    taken_bytes = sum(path.stat().st_size for path in index.path.parent.iterdir())
+    print(f"\nindex: {taken_bytes / 1e6:.0f} MB, {taken_bytes / size:.1%} of the log")
 
 
 def write_run(run_dir: Path, num_steps: int) -> None:
@@ -109,7 +114,7 @@ def episode_lines(step: int, number: int, draw: random.Random) -> Iterator[dict[
     }  # fmt: skip
     for event, (role, cardinality) in enumerate((("solver", 3), ("verifier", 1), ("solver", 1), ("aggregator", 1))):
         yield {
-            "schema": 1, "kind": "event", **ids, "event_id": f"{name}/e{event}", "state_id": f"{draw.getrandbits(128):x}",
+            "schema": 1, "kind": "event", **ids, "event_id": f"{name}/e{event}", "state_id": f"{name}-{event}",
             "event_type": role, "turn": event // 2, "state_label": "synthetic", "cardinality": cardinality,
             "members": [member(seat, role, step, draw) for seat in range(cardinality)], "reward": 0.0, "penalty": 0.0,
             "team_return": reward, "tool_calls": [], "terminated": event == 3, "truncated": False,
@@ -119,34 +124,28 @@ def episode_lines(step: int, number: int, draw: random.Random) -> Iterator[dict[
 def member(seat: int, role: str, step: int, draw: random.Random) -> dict[str, Any]:
     is_malformed = draw.random() < 0.02
     return {
-        "member_index": seat, "agent": f"{role}_{seat}", "role": role, "prompt": " ".join(draw.choices(WORDS, k=60)),
-        "text": " ".join(draw.choices(WORDS, k=40)), "parsed": None if is_malformed else "1",
+        "member_index": seat, "agent": f"{role}_{seat}", "role": role, "prompt": draw.choice(TEXTS),
+        "text": draw.choice(TEXTS), "parsed": None if is_malformed else "1",
         "malformed_reason": "no boxed answer" if is_malformed else "", "policy_id": "team", "policy_version": step - 1,
-        "prompt_token_ids": [draw.randrange(9999) for _ in range(60)], "token_ids": [7] * 40,
-        "behavior_logprobs": [-draw.random() for _ in range(40)], "token_mask": [1] * 40, "finish_reason": "stop",
-        "timings": {},
+        "prompt_token_ids": IDS, "token_ids": IDS, "behavior_logprobs": LOGPROBS, "token_mask": [1] * len(IDS),
+        "finish_reason": "stop", "timings": {},
     }  # fmt: skip
 
 
-def once(action: Callable[[], object]) -> float:
-    """Seconds of one call; also kept as `once.last`."""
-    begun = time.perf_counter()
-    action()
-    once.last = time.perf_counter() - begun
-    return once.last
+def timed(action: Callable[[], object], num_calls: int = 15) -> tuple[float, float]:
+    """Median seconds of a call, by the clock and of the processor."""
+    clock, processor = [], []
+    for _ in range(num_calls):
+        begun = time.perf_counter(), time.process_time()
+        action()
+        clock.append(time.perf_counter() - begun[0])
+        processor.append(time.process_time() - begun[1])
+    return statistics.median(clock), statistics.median(processor)
 
 
-once.last = 0.0  # type: ignore[attr-defined]
-
-
-def often(action: Callable[[], object], num_calls: int = 15) -> float:
-    """Median seconds of a call."""
-    return statistics.median(once(action) for _ in range(num_calls))
-
-
-def show(what: str, seconds: float, note: str = "") -> None:
-    shown = f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
-    print(f"| {what}{note} | {shown} |", flush=True)
+def show(what: str, taken: tuple[float, float]) -> None:
+    cells = [f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms" for seconds in taken]
+    print(f"| {what} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
