@@ -39,8 +39,8 @@ QUERIES = {
     "malformed reason": ('reason:"no boxed answer"', "newest", 0.0),
     "one policy version": ("version:40", "newest", 0.0),
     "one task": ("task:task/77", "newest", 0.0),
-    "two words": ("kara milidu", "newest", 0.0),
-    "a word and a range": ("sopemi step:10..90", "longest", 0.0),
+    "two words": ("kara mili", "newest", 0.0),
+    "a word and a range": ("soli step:10..90", "longest", 0.0),
 }
 
 

@@ -49,9 +49,9 @@ export class CurvesPage {
     this.alarms = h("div", { class: "alarms", role: "status" });
     this.grid = h("div", { class: "charts" });
     fill(this.main, h("div", { class: "curves" },
+      h("h1", { class: "visually-hidden" }, "Training curves"),
       h("aside", { class: "side", "aria-label": "Runs" }, h("h2", {}, "Runs"), this.list),
       h("section", { class: "content", "aria-label": "Curves" },
-        h("h1", { class: "visually-hidden" }, "Training curves"),
         h("div", { class: "toolbar" }, this.groups, h("span", { class: "grow" }), h("label", { class: "inline" }, "Smoothing ", this.slider, this.amount), this.axes, this.search),
         this.alarms, this.grid)));
     pageKeys({

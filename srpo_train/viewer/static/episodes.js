@@ -44,8 +44,8 @@ export class EpisodesPage {
     this.list = new VirtualList({ label: "Episodes", load: (offset, limit) => this.page(offset, limit), draw: (row) => this.row(row), choose: (row) => this.show(row) });
     this.detail = h("section", { class: "detail", "aria-label": "Episode", tabindex: "-1" });
     this.pane = h("div", { class: "episodes" },
+      h("h1", { class: "visually-hidden" }, "Episodes"),
       h("section", { class: "browse", "aria-label": "Browse episodes" },
-        h("h1", { class: "visually-hidden" }, "Episodes"),
         h("div", { class: "browse-head" }, h("div", { class: "line" }, this.picker, this.order), this.search, this.menus, this.problem, h("div", { class: "line" }, this.count, h("span", { class: "grow" }), this.fresh)),
         this.list.element),
       this.detail);
