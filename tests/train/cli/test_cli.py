@@ -20,7 +20,7 @@ from srpo_train.cli import app
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
     "train", "sweep", "eval", "budget-curve", "compare", "benchmarks", "play", "audit", "replay", "envs", "report",
-    "dynamics", "make-tiny-policy", "study", "alarms", "presets", "view",
+    "dynamics", "make-tiny-policy", "study", "alarms", "trace", "view", "presets",
 )  # fmt: skip
 TEAM = "ArithmeticSolverVerifier-v0"
 
