@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import (
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Strict,
     model_validator,
 )
 
@@ -75,6 +77,16 @@ class LogConfig(Section):
     chance."""
     save_events: Literal["all", "last", "none"] = "all"
     """Training events kept as JSON Lines in `events/`: of every step, of the newest only, or of none."""
+    trace_every: NonNegativeInt = 0
+    """Steps between traces, which show in `trace/` what every rank, engine and environment worker did when; 0 is none.
+    A traced step waits for the device more often."""
+    trace_steps: Annotated[tuple[PositiveInt, ...], Strict(False)] = ()
+    """Steps that are traced beside these."""
+    profile_steps: Annotated[tuple[PositiveInt, ...], Strict(False)] = ()
+    """Steps of which torch's profiler records every operation, into `trace/` too; slow, and large files."""
+    peak_tflops: NonNegativeFloat = 0.0
+    """Tera-operations a second of one device at most, which `perf/mfu` is measured against; 0 takes what its maker
+    publishes, or a matrix product timed at the start where that is not known."""
     role_gradients_every: NonNegativeInt = 10
     """Steps between measurements of each role's share of the gradient, each an extra backward pass over one
     mini-batch; 0 measures never."""

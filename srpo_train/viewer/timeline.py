@@ -13,7 +13,7 @@ passages. What the learner made of the events joins where it is known::
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -292,7 +292,7 @@ def build_timeline(
         seed=episode.seed,
         question=excerpt(question, limit),
         gold=excerpt(gold, limit),
-        outcome=_named_values(episode.info, limit),
+        outcome=_outcome(episode.info, limit),
         reward=episode.reward,
         penalty=episode.penalty,
         is_correct=is_correct(episode),
@@ -306,6 +306,19 @@ def build_timeline(
             for event in episode.events
         ),
     )
+
+
+def view_event(event: Event) -> EventView:
+    """Return one event as it is shown, such as one that has just happened."""
+    return _event(event, None, None, MAX_TEXT, MAX_TOKENS)
+
+
+def view_prompts(given: Iterable[tuple[str, str]], limit: int = MAX_TEXT) -> tuple[PromptView, ...]:
+    """Return each different prompt once, from pairs of an agent and its prompt."""
+    readers: dict[str, list[str]] = {}
+    for agent, prompt in given:
+        readers.setdefault(prompt, []).append(one_line(agent, _MAX_LABEL))
+    return tuple(PromptView(agents=tuple(agents), text=excerpt(prompt, limit)) for prompt, agents in readers.items())
 
 
 def question_of(task: Mapping[str, Any]) -> str:
@@ -326,7 +339,7 @@ def _event(
         state_label=one_line(event.state_label, _MAX_LABEL),
         cardinality=event.cardinality,
         is_complete=event.is_complete,
-        prompts=_prompts(event.members, limit),
+        prompts=view_prompts(((member.agent, member.prompt) for member in event.members), limit),
         members=tuple(
             _member(member, advantage, score, limit, max_tokens)
             for member, advantage, score in zip(event.members, advantages, given, strict=True)
@@ -383,13 +396,6 @@ def _token_text(text: str) -> str:
     return visible(text[:_MAX_LABEL])
 
 
-def _prompts(members: Sequence[MemberRecord], limit: int) -> tuple[PromptView, ...]:
-    readers: dict[str, list[str]] = {}
-    for member in members:
-        readers.setdefault(member.prompt, []).append(one_line(member.agent, _MAX_LABEL))
-    return tuple(PromptView(agents=tuple(agents), text=excerpt(prompt, limit)) for prompt, agents in readers.items())
-
-
 def _tools(calls: Iterable[ToolCall], limit: int) -> tuple[ToolView, ...]:
     return tuple(_tool(call, limit) for call in calls)
 
@@ -433,6 +439,20 @@ def _question(task: Mapping[str, Any]) -> tuple[str, str]:
 
 def _named_values(values: Mapping[str, Any], limit: int) -> tuple[tuple[str, Excerpt], ...]:
     return tuple((one_line(str(name), _MAX_LABEL), excerpt(written(value), limit)) for name, value in values.items())
+
+
+def _outcome(info: Mapping[str, Any], limit: int) -> tuple[tuple[str, Excerpt], ...]:
+    """What a workflow says of the end; a table of measures becomes one line."""
+    return _named_values(
+        {name: _measures(value) if isinstance(value, Mapping) else value for name, value in info.items()}, limit
+    )
+
+
+def _measures(values: Mapping[str, Any]) -> str:
+    return " · ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {written(value)}"
+        for name, value in values.items()
+    )
 
 
 def _num_texts(episode: Episode) -> int:

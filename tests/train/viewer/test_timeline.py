@@ -1,10 +1,10 @@
+from factories import make_episode, make_event, make_member
 from hypothesis import given
 from hypothesis import strategies as st
 
 from srpo_envs.records import ToolCall
 from srpo_train.viewer.text import Excerpt, excerpt, one_line, visible
 from srpo_train.viewer.timeline import EventCredit, EventScores, MemberScores, build_timeline
-from tests.factories import make_episode, make_event, make_member
 
 
 def test_members_of_one_active_set_stand_in_one_event_with_each_prompt_once():
