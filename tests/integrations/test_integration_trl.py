@@ -259,13 +259,8 @@ def test_gradients_of_split_events_equal_our_own_trainers(tmp_path, name):
 @pytest.mark.slow
 def test_gradients_on_two_processes_equal_our_own_trainers(tmp_path):
     script = Path(__file__).resolve().parents[1] / "trl_ranks.py"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-        + [str(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    done = subprocess.run([*torchrun, str(script), str(tmp_path)], capture_output=True, text=True, timeout=280)
     found = [line for line in done.stdout.splitlines() if line.startswith("processes 2 episodes 32 errors")]
     assert found, done.stderr
     assert max(map(float, found[0].split()[-2:])) < 1e-5
