@@ -256,6 +256,24 @@ def test_gradients_of_split_events_equal_our_own_trainers(tmp_path, name):
             assert log[update]["loss"] == pytest.approx(-value, rel=1e-4, abs=1e-6)
 
 
+def test_an_adapter_is_trained_and_its_base_is_not(tmp_path):
+    peft = pytest.importorskip("peft")
+
+    from srpo_train.integrations.trl import SrpoTrainer
+
+    rollouts = make_rollouts(TEAM_WORLD)
+    config = make_config(tmp_path, steps_per_generation=2, num_generations=8, log_completions=True)
+    adapter = peft.LoraConfig(r=4, target_modules=["q_proj"])
+    trainer = SrpoTrainer(TEAM, rollouts, config, peft_config=adapter)
+    before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
+    trainer.train()
+    moved = {name for name, value in trainer.model.named_parameters() if not torch.equal(value, before[name])}
+    assert moved == {name for name in before if "lora_" in name}
+    ratios = [line["srpo/ratio_max"] for line in trainer.state.log_history if "loss" in line]
+    assert ratios[0] == 1.0 < ratios[1]
+    rollouts.close()
+
+
 @pytest.mark.slow
 def test_gradients_on_two_processes_equal_our_own_trainers(tmp_path):
     script = Path(__file__).resolve().parents[1] / "trl_ranks.py"
