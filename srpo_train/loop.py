@@ -40,13 +40,13 @@ from srpo_train.reporting.run_report import write_report
 from srpo_train.run_dir import claimed_run_dir
 from srpo_train.run_state import CRITIC_FOLDER, RunState
 from srpo_train.samplers import Samplers, env_factory
-from srpo_train.sinks import open_metrics
 from srpo_train.step_metrics import clock_metrics, collection_metrics
 from srpo_train.summary import summarize_rollout
 from srpo_train.task_order import TaskOrder, step_jobs
 from srpo_train.throughput.accounting import Devices, sampling_flops, throughput_metrics
 from srpo_train.throughput.recorder import RECORDER
 from srpo_train.throughput.tracing import StepTracer
+from srpo_train.tracking import open_metrics
 from srpo_train.value_learner import ValueLearner
 
 logger = logging.getLogger(__name__)
@@ -153,19 +153,19 @@ class Trainer:
             self._log(self._evaluate())
         while not (self._is_over or self._is_stopped):
             with self._tracer.step(self._step + 1):
-                metrics = self._train_step()
+                metrics, episodes = self._train_step()
                 if self._is_due(evaluation.every):
                     metrics |= self._evaluate()
-                for alarm in self._log(metrics):
+                for alarm in self._log(metrics, episodes):
                     self._act(alarm)
                 if self._is_due(self.recipe.train.checkpoint_every) or self._is_stopped:
                     self._save()
 
-    def _log(self, measured: Values) -> list[Alarm]:
+    def _log(self, measured: Values, episodes: Sequence[Episode] = ()) -> list[Alarm]:
         """Write a step down and return the alarms that begin with it."""
         metrics = self._ranks.from_main(lambda: measured)  # clocks and memory differ, and alarms may look at them
         alarms = self._alarms.check({"step": self._step, **metrics})
-        self._metrics.log(self._step, {**metrics, **self._alarms.metrics()})
+        self._metrics.log(self._step, {**metrics, **self._alarms.metrics()}, episodes)
         for alarm in alarms:
             self._metrics.warn(alarm.message)
         return alarms
@@ -202,8 +202,8 @@ class Trainer:
     def _is_due(self, every: int) -> bool:
         return bool(every) and (self._is_over or self._step % every == 0)
 
-    def _train_step(self) -> dict[str, float]:
-        """One iteration of algorithm 1; afterwards `self._step` counts it."""
+    def _train_step(self) -> tuple[dict[str, float], Sequence[Episode]]:
+        """One iteration of algorithm 1, its metrics and episodes; afterwards `self._step` counts it."""
         recipe, step, begun, before = self.recipe, self._step, time.monotonic(), RECORDER.take_work()
         jobs = step_jobs(
             self._order,
@@ -222,7 +222,7 @@ class Trainer:
         self._step = step + 1
         self._num_tokens += sum(episode.num_tokens for episode in rollout.episodes)
         self._save_events(rollout.episodes)
-        return {
+        metrics = {
             **summarize_rollout(rollout.episodes),
             **self._styles.measure(rollout.episodes),
             **collection_metrics(rollout, experience),
@@ -237,6 +237,7 @@ class Trainer:
                 step_s=now - begun,
             ),
         }
+        return metrics, rollout.episodes
 
     def _update(self, experience: Experience, step: int) -> dict[str, float]:
         if not experience.batch.num_events:
@@ -251,7 +252,7 @@ class Trainer:
             metrics |= self._critic.update(experience.batch, step=step, seed=seed)
         for policy in self._team.trained:
             policy.version += 1
-        self._samplers.publish()
+        metrics |= self._samplers.publish()
         return metrics | {"train/policy_version": float(max(policy.version for policy in self._team.trained))}
 
     def _evaluate(self) -> dict[str, float]:

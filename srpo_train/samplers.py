@@ -19,7 +19,7 @@ from srpo_train.distributed.ranks import Ranks
 from srpo_train.engines.background import as_streaming
 from srpo_train.engines.base import Engine, Sampling
 from srpo_train.engines.making import make_engines
-from srpo_train.engines.publishing import PublishingEngine, weights_of
+from srpo_train.engines.publishing import PublishingEngine, push_metrics, weights_of
 from srpo_train.evaluation import evaluate
 from srpo_train.policies.team import Team
 from srpo_train.throughput.recorder import RECORDER
@@ -67,14 +67,20 @@ class Samplers:
 
     # --- weights --------------------------------------------------------------------------------------------------
 
-    def publish(self) -> None:
-        """Bring engines with a copy of the weights up to date, before anything is sampled again."""
+    def publish(self) -> dict[str, float]:
+        """Bring engines with a copy of the weights up to date, before anything is sampled again.
+
+        Returns:
+            What it took, as metrics; nothing where no engine of this process has a copy.
+        """
         engines = self._publishing
+        reports = []
         with RECORDER.phase("publish"), self._published_policies():
             for policy in self._team.trained:
                 if policy.policy_id in engines:
                     with RECORDER.span("take weights", "publish", track=f"engine {policy.policy_id}"):
-                        engines[policy.policy_id].publish(policy.version, weights_of(policy))
+                        reports.append(engines[policy.policy_id].publish(policy.version, weights_of(policy)))
+        return push_metrics(reports)
 
     def release_memory(self) -> None:
         """Give accelerator memory back for an update, where engines can."""
@@ -98,7 +104,7 @@ class Samplers:
         """Let engines that hold a copy of the weights be given them in the body, whoever holds the parts of them."""
         with contextlib.ExitStack() as stack:
             for shards in self._shards if self._is_served else ():
-                stack.enter_context(shards.collected())
+                stack.enter_context(shards.streamed())
             yield
 
     # --- asking ---------------------------------------------------------------------------------------------------

@@ -58,11 +58,23 @@ class LogConfig(Section):
     """Where metrics and events go; `metrics.jsonl` is always written."""
 
     tensorboard: bool = True
-    """Write TensorBoard scalars to the run directory's `tensorboard/`."""
+    """Write curves and episodes for TensorBoard to the run directory's `tensorboard/`."""
     wandb: bool = False
-    """Send scalars to Weights & Biases; needs the extra `wandb`."""
+    """Send curves, episodes and alarms to Weights & Biases; needs the extra `wandb`."""
     wandb_project: str = "srpo"
     """Project there."""
+    wandb_offline: bool = False
+    """Keep what would be sent in the run directory's `wandb/`, for `wandb sync`; no account and no network are
+    needed. Off, the environment variable `WANDB_MODE` decides."""
+    trackio: bool = False
+    """Give curves, episodes and alarms to trackio, a dashboard on this machine; needs the extra `trackio`."""
+    trackio_project: str = "srpo"
+    """Project there."""
+    episodes_every: NonNegativeInt = 10
+    """Steps between samples of episodes in TensorBoard and the other trackers; 0 shows none."""
+    num_episodes: PositiveInt = 4
+    """Episodes of such a sample: the best, the worst, the most malformed, the one with the largest K, then others by
+    chance."""
     save_events: Literal["all", "last", "none"] = "all"
     """Training events kept as JSON Lines in `events/`: of every step, of the newest only, or of none."""
     trace_every: NonNegativeInt = 0
