@@ -82,6 +82,9 @@ class MemberOutput:
     """The sampled tokens, end-of-sequence included; never re-encoded from text."""
     behavior_logprobs: tuple[float, ...] = ()
     """Natural-log probability of each sampled token under the sampling policy."""
+    kept_token_ids: tuple[tuple[int, ...], ...] = ()
+    """Where top-k or top-p removed tokens: for each sampled token those it was drawn from, itself among them; its
+    log-probability is the one within them. Empty where nothing was removed, or nobody asked."""
     token_mask: tuple[int, ...] = ()
     """1 for each sampled token, 0 for a token of the environment inside the response; without token ids, as many ones
     as an endpoint says it sampled."""
@@ -191,6 +194,8 @@ class MemberRecord:
     """The sampled tokens."""
     behavior_logprobs: tuple[float, ...] = ()
     """Log-probability of each token under the sampling policy."""
+    kept_token_ids: tuple[tuple[int, ...], ...] = ()
+    """For each token those that top-k and top-p left, itself among them; empty where nothing was removed."""
     token_mask: tuple[int, ...] = ()
     """1 on sampled tokens; without token ids, as many ones as an endpoint says it sampled."""
     finish_reason: FinishReason = "stop"
@@ -402,19 +407,24 @@ def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
         RecordError: a line is damaged, or an episode has other events than it announces; names file and line.
         SchemaVersionError: a line was written by a newer version.
     """
+    with Path(path).open("rb") as file:
+        yield from parse_episodes(file, str(path))
+
+
+def parse_episodes(lines: Iterable[bytes], where: str) -> Iterator[Episode]:
+    """Yield the episodes of JSON lines, of which errors say that they stand `where`; see `read_episodes`."""
     head: _Line | None = None
     events: list[Event] = []
-    with Path(path).open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            line = _load_line(raw, f"{path}:{number}")
-            if line.kind == "episode":
-                if head is not None:
-                    yield _assemble(head, events)
-                head, events = line, []
-            elif head is None:
-                raise RecordError(f"{line.where}: an event before any episode; the file's beginning is missing")
-            else:
-                events.append(_build_event(line, head))
+    for number, raw in enumerate(lines, start=1):
+        line = _load_line(raw, f"{where}:{number}")
+        if line.kind == "episode":
+            if head is not None:
+                yield _assemble(head, events)
+            head, events = line, []
+        elif head is None:
+            raise RecordError(f"{line.where}: an event before any episode; the file's beginning is missing")
+        else:
+            events.append(_build_event(line, head))
     if head is not None:
         yield _assemble(head, events)
 

@@ -14,8 +14,9 @@ from srpo_envs.errors import EngineError
 from srpo_train.config import VllmConfig
 from srpo_train.engines.adapters import StoredAdapter
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling
+from srpo_train.engines.kept import within_kept
 from srpo_train.engines.limits import given_up, overlong, room_for
-from srpo_train.engines.publishing import WeightSpecs, of_version, weights_of
+from srpo_train.engines.publishing import PushReport, WeightSpecs, of_version, weights_of
 from srpo_train.engines.vllm_adapters import BASE_VERSION, AdapterWeights, BaseWeights
 from srpo_train.engines.vllm_host import VllmHost
 from srpo_train.policies.policy import Policy
@@ -34,8 +35,8 @@ class Weights(Protocol):
     lora: Any
     """vLLM's name for the adapter that requests are to use; None for the model itself."""
 
-    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Check and push; see `PublishingEngine.publish`."""
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> int:
+        """Check and push, and return the bytes; see `PublishingEngine.publish`."""
         ...
 
     def stamp(self, version: int) -> str:
@@ -61,9 +62,10 @@ class WholeModel:
         self._host = host
         self._specs = WeightSpecs(policy.policy_id, weights_of(policy))
 
-    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Replace all weights of the host."""
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> int:
+        """Replace all weights of the host, and return their bytes."""
         self._host.push(version, self._specs.check(version, weights))
+        return self._specs.num_bytes
 
     def stamp(self, version: int) -> str:
         """Return the version: the model has no other weights."""
@@ -81,6 +83,7 @@ class _Running:
     prompt: tuple[int, ...]
     version: int
     begun: float
+    with_kept: bool
     name: str = ""
     answer: Generation | None = None
 
@@ -136,14 +139,16 @@ class VllmEngine:
 
     # --- weights --------------------------------------------------------------------------------------------------
 
-    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> PushReport:
         """Replace the weights; requests under way come back as aborted, and may be asked again.
 
         Raises:
             EngineError: the weights do not fit (then nothing has moved), or the push failed or took too long.
         """
-        self._weights.publish(version, weights)
+        begun = time.monotonic()
+        num_bytes = self._weights.publish(version, weights)
         self._version = version
+        return PushReport(seconds=time.monotonic() - begun, num_bytes=num_bytes)
 
     def release_memory(self) -> None:
         """Let vLLM sleep until the next publication or request, where the recipe and the platform allow it."""
@@ -214,7 +219,10 @@ class VllmEngine:
 
     def _begin(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[_Running]:
         prompts = {text: self._policy.encode_prompt(text) for text in {request.prompt for request in requests}}
-        batch = [_Running(request, prompts[request.prompt], self._version, time.perf_counter()) for request in requests]
+        batch = [
+            _Running(request, prompts[request.prompt], self._version, time.perf_counter(), sampling.with_kept)
+            for request in requests
+        ]
         for running in batch:
             self._start(running, sampling)
         return batch
@@ -249,7 +257,7 @@ class VllmEngine:
             stop=list(request.stop),
             stop_token_ids=list(self._policy.eos_ids),
             ignore_eos=True,  # the policy's own list decides
-            logprobs=0,  # that of the sampled token alone
+            logprobs=sampling.top_k if sampling.with_kept else 0,  # 0: that of the sampled token alone
             flat_logprobs=True,
             detokenize=bool(request.stop),  # stop texts are looked for in vLLM's text; ours is decoded at the end
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -259,7 +267,8 @@ class VllmEngine:
         if output is None:
             running.answer = given_up(running.request, running.prompt, reason, version=running.version)
             return
-        token_ids, logprobs = tuple(output.token_ids), tuple(output.logprobs.logprobs)
+        token_ids = tuple(output.token_ids)
+        kept, logprobs = _read_kept(output.logprobs) if running.with_kept else ((), tuple(output.logprobs.logprobs))
         if not all(map(math.isfinite, logprobs)):
             raise EngineError(
                 f"engine of policy {self.policy_id!r} (version {running.version}): the model's logits are not finite "
@@ -271,6 +280,7 @@ class VllmEngine:
             prompt_token_ids=running.prompt,
             token_ids=token_ids,
             logprobs=logprobs,
+            kept_token_ids=kept,
             finish_reason="length" if output.finish_reason == "length" else "stop",
             policy_version=self._version_of(running, output),
             timings={"generate_s": time.perf_counter() - running.begun},
@@ -285,6 +295,14 @@ class VllmEngine:
             return running.version
         stamp = min(strange)
         return int(stamp) if stamp.isdecimal() else UNKNOWN_VERSION
+
+
+def _read_kept(flat: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[float, ...]]:
+    """Read what was left at each position, the sampled token first, and its log-probability within that."""
+    places = [slice(*place) for place in zip(flat.start_indices, flat.end_indices, strict=True)]
+    lists = [list(zip(flat.token_ids[place], flat.logprobs[place], strict=True)) for place in places]
+    read = [within_kept(listed[0], listed[1:]) for listed in lists]
+    return tuple(kept for kept, _ in read), tuple(logprob for _, logprob in read)
 
 
 def open_engines(policies: Iterable[Policy], options: VllmConfig | None = None) -> dict[str, VllmEngine]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import json
 import socket
 import sys
 
@@ -10,6 +12,7 @@ import pytest
 
 from srpo_envs.errors import ConfigError, EngineError, MissingExtraError
 from srpo_train.engines.served_process import ServerOptions, ServerProcess, server_command
+from srpo_train.engines.vllm_transfer import SERVED_BACKEND
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 
@@ -26,7 +29,8 @@ def test_a_server_gets_what_the_engine_needs_of_it():
     assert (options["--model"], options["--host"], options["--port"]) == ("model-dir", "127.0.0.1", "8123")
     assert "--enable-scale-out" in options
     assert options["--worker-extension-cls"] == "srpo_train.engines.served_worker.PolicyWorker"
-    assert options["--logprobs-mode"] == "processed_logprobs"
+    assert json.loads(options["--weight-transfer-config"]) == {"backend": SERVED_BACKEND}
+    assert (options["--logprobs-mode"], options["--max-logprobs"]) == ("processed_logprobs", "1024")
     assert options["--generation-config"] == "vllm"
     assert options["--dtype"] == "auto"
     assert not {"--enforce-eager", "--kv-cache-memory-bytes", "--max-model-len"} & options.keys()
@@ -54,34 +58,6 @@ def test_a_server_of_adapters_has_room_for_one_more_version():
     assert "--enable-lora" in options
     assert (options["--max-loras"], options["--max-lora-rank"]) == ("3", "16")
     assert "--enable-lora" not in options_of(server_command("m", ServerOptions()))
-
-
-def test_the_workers_class_is_where_the_command_says():
-    from srpo_train.engines.served_worker import PolicyWorker
-
-    assert f"{PolicyWorker.__module__}.{PolicyWorker.__qualname__}" in server_command("m", ServerOptions())
-
-
-def test_a_worker_changes_its_sampler_once():
-    torch = pytest.importorskip("torch")
-    from types import SimpleNamespace
-
-    from srpo_train.engines.served_worker import PolicyWorker
-
-    def draw(logits, generators, k, p):
-        logits.fill_(-1.0)
-        return logits.argmax(-1), None
-
-    worker = PolicyWorker()
-    module = SimpleNamespace(forward=draw)
-    worker.model_runner = SimpleNamespace(sampler=SimpleNamespace(topk_topp_sampler=module))
-    worker.keep_whole_distribution()
-    changed = module.forward
-    worker.keep_whole_distribution()
-    assert module.forward is changed is not draw
-    _, logprobs = changed(torch.tensor([[0.0, 1.0]]), {}, None, None)
-    assert logprobs[0].exp().sum() == pytest.approx(1.0)
-    assert float(logprobs[0, 1] - logprobs[0, 0]) == pytest.approx(1.0)
 
 
 @pytest.mark.skipif(HAS_VLLM, reason="vLLM is installed")
@@ -151,3 +127,8 @@ def test_a_server_that_never_gets_ready_is_told(monkeypatch):
         pytest.raises(EngineError, match=r"not ready after 0\.3 s"),
     ):
         server.wait_until_ready(0.3)
+
+
+def test_the_worker_s_class_is_where_the_command_says():
+    module, _, name = options_of(server_command("model-dir", ServerOptions()))["--worker-extension-cls"].rpartition(".")
+    assert isinstance(getattr(importlib.import_module(module), name), type)
