@@ -75,8 +75,8 @@ def _empty_texts(space: FreeText, n: int = 1, fn: Callable[..., Any] = np.zeros)
     return ("",) * n
 
 
-@create_zero_array.register
-def _no_text(space: FreeText) -> str:
+@create_zero_array.register(FreeText)
+def _no_text(space: FreeText) -> str:  # type: ignore[misc]  # gymnasium declares it for a space of any element
     return ""
 
 

@@ -122,7 +122,7 @@ class GemSetEnv(MultiAgentEnv):  # type: ignore[misc]  # gem is not installed wh
         self._observations, self.rewards, self.terminations, self.truncations, self.infos = self._view.step(actions)
         prompts = {agent: self.observe(agent) for agent in self.agents}
         # Copies: GEM deletes ended agents from the environment's own.
-        return prompts, *map(dict, (self.rewards, self.terminations, self.truncations, self.infos))
+        return prompts, dict(self.rewards), dict(self.terminations), dict(self.truncations), dict(self.infos)
 
 
 def register_all() -> list[str]:

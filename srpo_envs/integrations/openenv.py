@@ -143,7 +143,8 @@ def create_app(make_env: str | Callable[[], SetEnv], max_sessions: int = 64, **k
     Returns:
         The application, for ``uvicorn.run``.
     """
-    make = (lambda: srpo_envs.make(make_env, **kwargs)) if isinstance(make_env, str) else make_env
-    return create_fastapi_app(
-        lambda: OpenEnvSetEnv(make()), SetAction, SetObservation, max_concurrent_envs=max_sessions
-    )
+
+    def make() -> OpenEnvSetEnv:
+        return OpenEnvSetEnv(srpo_envs.make(make_env, **kwargs) if isinstance(make_env, str) else make_env())
+
+    return create_fastapi_app(make, SetAction, SetObservation, max_concurrent_envs=max_sessions)

@@ -29,9 +29,11 @@ from srpo_envs.records import ActiveSet, StepResult
 from srpo_envs.views import _seats
 
 try:
-    from ray.rllib.env.multi_agent_env import MultiAgentEnv
+    from ray.rllib.env import multi_agent_env
 except ImportError as error:
     raise missing("ray[rllib]") from error
+
+_Base: Any = multi_agent_env.MultiAgentEnv  # whose agents may be anything hashable; ours are named
 
 ALPHABET = string.ascii_letters + string.digits + string.punctuation + " \n"
 """What actions are written in; index ``len(ALPHABET)`` ends a text."""
@@ -39,7 +41,7 @@ ALPHABET = string.ascii_letters + string.digits + string.punctuation + " \n"
 _LAST_CODE_POINT = 0x10FFFF
 
 
-class RllibSetEnv(MultiAgentEnv):  # type: ignore[misc]  # ray has no types
+class RllibSetEnv(_Base):  # type: ignore[misc]
     """One step is one event; the observed agents are the active set.
 
     Every agent that has acted so far is paid each event's reward once; at the end all of them end together and see the

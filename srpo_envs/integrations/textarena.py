@@ -69,15 +69,17 @@ def make_play(game: str = "GuessTheNumber-v0", *, size: int = 512, seed: int = 0
 
     Raises:
         UnknownIdError: TextArena has no such game.
-        ConfigError: the game is for several players.
+        ConfigError: the game is for several players, or cannot be opened here.
     """
     if f"{game}-raw" not in ENV_REGISTRY:
         raise UnknownIdError(f"TextArena has no game {game!r}{near_miss(game, ENV_REGISTRY)}")
     with own_random(seed):
         try:
             is_single = isinstance(_open(game, seed).state, textarena.SinglePlayerState)
-        except (AssertionError, ValueError) as error:  # how TextArena's games refuse a number of players
-            raise ConfigError(f"TextArena's {game!r} cannot be opened for one player: {error}") from error
+        except (
+            Exception
+        ) as error:  # games refuse a number of players, lack data or a key, or do not parse: in many ways
+            raise ConfigError(f"TextArena's {game!r} cannot be opened for one player: {error!r}") from error
     if not is_single:
         raise ConfigError(f"TextArena's {game!r} is a game of several players; a team here has one reward")
     return GameTeam(Games("textarena", game, size=size, seed=seed), play, parse_move, **team)
