@@ -123,6 +123,7 @@ class BatchesAhead:
         if steps:
             self._worker.start()
             self._worker.await_there(lambda: all(step in self._ready for step in steps))
+            folder.mkdir()
         for step in steps:
             write_rollout(folder, _name(step), self._ready[step])
 

@@ -66,7 +66,7 @@ class RolloutSource(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write what was sampled ahead into an empty folder, which may stay empty."""
+        """Write what was sampled ahead into a new folder, if there is something."""
         ...
 
     def close(self) -> None:

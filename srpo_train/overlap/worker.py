@@ -67,6 +67,16 @@ class Worker:
         if self._is_stopping:
             raise StoppedError
 
+    def pause(self, seconds: float) -> None:
+        """Do nothing, in the thread, for some time.
+
+        Raises:
+            StoppedError: the thread is to end.
+        """
+        with self.changed:
+            self.changed.wait_for(lambda: self._is_stopping, seconds)
+        self.check()
+
     def await_there(self, is_so: Callable[[], object]) -> None:
         """Wait, in the trainer, until something is so; `changed` is held meanwhile and afterwards let go.
 
