@@ -78,15 +78,22 @@ class Worker:
         self.check()
 
     def await_there(self, is_so: Callable[[], object]) -> None:
-        """Wait, in the trainer, until something is so; `changed` is held meanwhile and afterwards let go.
+        """Wait, in the trainer, until something is so, which may act on being so: it is asked no more afterwards.
 
         Raises:
             SrpoError: the thread has failed; whatever it failed with.
         """
+        is_there = False
+
+        def look() -> bool:
+            nonlocal is_there
+            is_there = bool(is_so())
+            return is_there or self._error is not None
+
         with self.changed:
-            self.changed.wait_for(lambda: self._error is not None or is_so())
-            if self._error is not None:
-                raise self._error
+            self.changed.wait_for(look)
+        if not is_there and self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
         try:
