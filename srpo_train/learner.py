@@ -140,9 +140,11 @@ class Learner:
         """
         rates, num_skipped = self._rates(step), self._guard.num_skipped
         metrics: dict[str, float] = {}
+        sampled: list[EventBatch] = []
         scored: list[EventBatch] = []
         reports = []
         for part in parts:
+            sampled.append(part)
             scored.append(self._with_trainer_logprobs(part))
             try:
                 if with_role_gradients and not reports:
@@ -152,7 +154,7 @@ class Learner:
                 self._forget_gradients()
         if not scored:
             return {}
-        metrics |= self._batch_metrics(join_batches(scored), scored, rates, step)
+        metrics |= self._batch_metrics(join_batches(sampled), scored, rates, step)
         return metrics | self._update_metrics(reports, num_skipped)
 
     def _rates(self, step: int) -> dict[str, float]:

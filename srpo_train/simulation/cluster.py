@@ -62,7 +62,9 @@ class SimulatedRun:
         self._clock = Clock()
         self._rng = np.random.default_rng([scenario.seed, 1])
         workload = workload or DrawnWorkload(**scenario.episodes.model_dump())
-        self._fleet = Fleet(self._clock, scenario, workload, self._num_rollout_gpus, self._take_group)
+        self._fleet = Fleet(
+            self._clock, scenario, workload, self._num_rollout_gpus, self._take_group, in_rounds=mode.in_rounds
+        )
         self._begun: dict[int, SimulatedGroup] = {}  # by position, from their beginning to the end of their update
         self._in_update: set[int] = set()
         self._version = self._published = self._arrived = 0
@@ -73,6 +75,7 @@ class SimulatedRun:
         self._train_s = 0.0
         self._num_trained_tokens = 0
         self._num_lost = 0
+        self._num_complete = 0  # groups that are not in an update
 
     def outcome(self) -> Outcome:
         """Simulate the steps before the measured ones, then these, and report."""
@@ -128,6 +131,8 @@ class SimulatedRun:
             self._num_lost += 1
             if self._mode.straddle == "nothing":
                 self._begin()
+        else:
+            self._num_complete += 1
         self._go_on()
 
     def _admit(self) -> None:
@@ -193,6 +198,8 @@ class SimulatedRun:
             return
         num_parts = scenario.num_minibatches if mode.early_start else 1
         wanted = min(self._num_left, -(-scenario.prompts_per_step // num_parts))
+        if self._num_complete < wanted:
+            return
         begun = [
             Begun(position=position, version=group.version, is_complete=group.is_complete)
             for position, group in self._begun.items()
@@ -209,6 +216,7 @@ class SimulatedRun:
         if chosen is None:
             return
         groups = [self._begun[group.position] for group in chosen]
+        self._num_complete -= wanted
         self._in_update |= {group.position for group in groups}
         self._num_left -= wanted
         self._is_training = True

@@ -54,6 +54,7 @@ class Fleet:
         workload: Where episodes come from.
         num_gpus: GPUs that sample.
         on_group: Called when all episodes of a group are over.
+        in_rounds: All episodes ask at once, when the last of them has its answers and its environment has moved.
     """
 
     def __init__(
@@ -63,11 +64,15 @@ class Fleet:
         workload: Workload,
         num_gpus: int,
         on_group: Callable[[SimulatedGroup], None],
+        *,
+        in_rounds: bool = False,
     ) -> None:
         self._clock = clock
         self._scenario = scenario
         self._workload = workload
         self._on_group = on_group
+        self._in_rounds = in_rounds
+        self._round: list[_Episode] = []
         self._rng = np.random.default_rng(scenario.seed)
         speed = EngineSpeed(**scenario.engine.model_dump(exclude={"gpus"}))
         self.replicas = [SimulatedReplica(clock, speed) for _ in range(max(num_gpus // scenario.engine.gpus, 1))]
@@ -131,13 +136,27 @@ class Fleet:
         self._load[episode.place] -= 1
         episode.group.num_running -= 1
         self._start_waiting()
+        self._begin_round()
         if episode.group.is_complete:
             self._on_group(episode.group)
 
     def _ask(self, episode: _Episode) -> None:
         if self._held is not None:
             self._held.append(episode)
-            return
+        elif self._in_rounds:
+            self._round.append(episode)
+            self._clock.after(0.0, self._begin_round)
+        else:
+            self._submit(episode)
+
+    def _begin_round(self) -> None:
+        """Ask for all episodes, if none of them is still busy."""
+        if len(self._round) == self._num_running:
+            waiting, self._round = self._round, []
+            for episode in waiting:
+                self._submit(episode)
+
+    def _submit(self, episode: _Episode) -> None:
         event = episode.event
         assert event is not None
         episode.num_open = len(event.num_tokens)

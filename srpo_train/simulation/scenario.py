@@ -106,20 +106,24 @@ class Mode(Section):
     """Largest number of updates between sampling and training."""
     straddle: Straddle = "nothing"
     """What may go on over a push."""
+    in_rounds: bool = False
+    """All episodes ask at once; otherwise each as soon as it can."""
     early_start: bool = False
     """A mini-batch is trained on as soon as its groups are complete."""
 
 
 MODES: tuple[Mode, ...] = (
-    Mode(name="synchronous", is_colocated=True),
-    Mode(name="one step off", max_lag=1),
-    Mode(name="lag 1, episodes straddle", max_lag=1, straddle="episodes"),
-    Mode(name="lag 2, episodes straddle", max_lag=2, straddle="episodes"),
-    Mode(name="lag 4, episodes straddle", max_lag=4, straddle="episodes"),
+    Mode(name="in turn, rounds", is_colocated=True, in_rounds=True),
+    Mode(name="in turn", is_colocated=True),
+    Mode(name="lag 1, rounds", max_lag=1, in_rounds=True),
+    Mode(name="lag 1", max_lag=1, straddle="episodes"),
+    Mode(name="lag 2", max_lag=2, straddle="episodes"),
+    Mode(name="lag 4", max_lag=4, straddle="episodes"),
     Mode(name="lag 2, early start", max_lag=2, straddle="episodes", early_start=True),
-    Mode(name="lag 2, requests straddle", max_lag=2, straddle="requests"),
+    Mode(name="lag 2, whole batches", max_lag=2),
+    Mode(name="lag 2, requests too", max_lag=2, straddle="requests"),
 )
-"""The modes that are compared; all but the last are modes of the trainer."""
+"""The modes that are compared. The trainer has all but the last two, which show what lies on both sides of it."""
 
 
 def load_scenario(path: Path | None, overrides: Sequence[str] = ()) -> Scenario:
