@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from srpo_train.simulation.scenario import Mode, Scenario
     from srpo_train.simulation.workload import Workload
 
-_COLUMNS = ("GPUs", "mode", "sampling", "s / step", "tokens / s / GPU", "in use", "idle", "waiting", "rows", "lag")
+_COLUMNS = ("GPUs", "mode", "sampling", "s / step", "tokens / s / GPU", "in use", "idle", "waits", "rows", "lag")
 
 
 def simulate(
@@ -44,8 +44,9 @@ def simulate(
 ) -> None:
     """Predict step time and use of a cluster in every mode of overlap, and the best division of its GPUs.
 
-    *sampling* is the number of GPUs that sample, *idle* the share of their time without work, *waiting* that of the
-    training GPUs, *rows* the responses a GPU decodes at once, *lag* the updates between sampling and training (largest).
+    *sampling* is the number of GPUs that sample, *idle* the share of their time without work, *waits* that of the
+    training GPUs, *rows* the responses a GPU decodes at once, *lag* the updates between sampling and training, on
+    average and at most.
     """
     from rich.console import Console
     from rich.table import Table
@@ -58,7 +59,10 @@ def simulate(
     workload = None
     if run:
         settings, workload = _measured(settings, run, overrides or [])
-    table = Table(*_COLUMNS)
+    table = Table(*_COLUMNS, box=None, header_style="bold", pad_edge=False)
+    for column in table.columns:
+        column.no_wrap = True
+        column.justify = "left" if column.header == "mode" else "right"
     outcomes = compare_modes(
         settings,
         _chosen(modes or []),

@@ -174,9 +174,7 @@ def test_closing_ends_a_batch_under_way():
         release.wait(20.0)
 
     world = World(1, before=hold)
-    taken = world.source.take()
-    thread = threading.Thread(target=lambda: pytest.raises(Exception, next, taken), daemon=True)
-    thread.start()
+    world.source._worker.start()
     assert begun.wait(20.0)
     threading.Timer(0.05, release.set).start()
     world.source.close()

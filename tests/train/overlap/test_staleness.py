@@ -57,9 +57,9 @@ def test_no_schedule_makes_a_group_too_old_or_stops(seed, per_step, max_lag, num
     rng = random.Random(seed)
     groups: dict[int, Begun] = {}
     trained: list[int] = []
-    version = in_engines = position = 0
+    in_engines = position = 0
     num_parts = min(num_parts, per_step)
-    for _ in range(6):  # training steps
+    for version in range(6):  # training steps
         num_left, taken = per_step, []
         for part in range(num_parts):
             wanted = -(-num_left // (num_parts - part))
@@ -83,5 +83,4 @@ def test_no_schedule_makes_a_group_too_old_or_stops(seed, per_step, max_lag, num
             taken += [groups.pop(group.position) for group in chosen]
         assert all(version - group.version <= max_lag for group in taken)
         trained += [group.position for group in taken]
-        version += 1
     assert len(set(trained)) == len(trained) == 6 * per_step
