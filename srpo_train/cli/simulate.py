@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from srpo_train.simulation.scenario import Mode, Scenario
     from srpo_train.simulation.workload import Workload
 
-_COLUMNS = ("GPUs", "mode", "sampling", "s / step", "tokens / s / GPU", "in use", "idle", "waits", "rows", "lag")
+_COLUMNS = ("GPUs", "mode", "sampling", "s / step", "tok/s/GPU", "in use", "idle", "waits", "rows", "lag")
+
+_WIDTH = 96
 
 
 def simulate(
@@ -72,7 +74,9 @@ def simulate(
         workload=workload,
         on_outcome=lambda outcome: table.add_row(*_cells(outcome)),
     )
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, _WIDTH)  # rows that are folded or cut say nothing
+    console.print(table)
     if out:
         write_outcomes(outcomes, out / "simulation.csv")
         draw_outcomes(outcomes, out / "simulation.png", subtitle=f"simulated; {scenario or run or 'default scenario'}")
