@@ -70,7 +70,7 @@ class Samplers:
         self._publishing = {name: item for name, item in self._engines.items() if isinstance(item, PublishingEngine)}
         if recipe.rollout.mode == "asynchronous":
             self._engines = {policy_id: as_streaming(engine) for policy_id, engine in self._engines.items()}
-        self._samplings = {name: sampling_of(recipe.sampling_of(name)) for name in recipe.policies}
+        self._samplings = {name: sampling_of(recipe.sampling_of(name), is_trained_on=True) for name in recipe.policies}
         self._keep_per_group = recipe.rollout.group_size if recipe.rollout.oversample else None
         self._own_collector = self._make_collector(env_factory(recipe.env))
         self._own_eval_collector = self._make_collector(env_factory(recipe.eval_env))
@@ -213,6 +213,11 @@ def env_factory(config: EnvConfig) -> Callable[[], SetEnv]:
     return lambda: srpo_envs.make(config.id, **config.kwargs)
 
 
-def sampling_of(settings: Any) -> Sampling:
-    """Return how tokens are drawn, from a section of a recipe that says so."""
-    return Sampling(temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k)
+def sampling_of(settings: Any, *, is_trained_on: bool = False) -> Sampling:
+    """Return how tokens are drawn, from a section of a recipe that says so; training also needs what was left."""
+    return Sampling(
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        with_kept=is_trained_on and settings.top_k > 0,
+    )
