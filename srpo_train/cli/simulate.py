@@ -33,9 +33,9 @@ def simulate(
     prompts_per_gpu: Annotated[
         float, typer.Option(min=0, help="Let the batch grow with the cluster; 0 keeps that of the scenario.")
     ] = 0.0,
-    num_rollout_gpus: Annotated[
-        int, typer.Option("--sampling", min=0, help="GPUs that sample; 0 looks for the best number.")
-    ] = 0,
+    sampling_share: Annotated[
+        float, typer.Option("--sampling", min=0, max=1, help="Share of the GPUs that sample; 0 looks for the best.")
+    ] = 0.0,
     run: Annotated[
         Path | None, typer.Option(help="Take episodes from this run's records, and its speeds where it has them.")
     ] = None,
@@ -70,7 +70,7 @@ def simulate(
         _chosen(modes or []),
         whole_numbers("--gpus", gpus, "8,64,512") if gpus else [settings.gpus],
         prompts_per_gpu=prompts_per_gpu,
-        num_rollout_gpus=num_rollout_gpus or None,
+        sampling_share=sampling_share,
         workload=workload,
         on_outcome=lambda outcome: table.add_row(*_cells(outcome)),
     )

@@ -22,7 +22,7 @@ def compare_modes(
     gpus: Sequence[int],
     *,
     prompts_per_gpu: float = 0.0,
-    num_rollout_gpus: int | None = None,
+    sampling_share: float = 0.0,
     workload: Workload | None = None,
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
@@ -33,7 +33,7 @@ def compare_modes(
         modes: Who waits for whom.
         gpus: Sizes of the cluster.
         prompts_per_gpu: Lets the batch grow with the cluster; 0 keeps that of the scenario.
-        num_rollout_gpus: GPUs that sample; None takes the best division for each.
+        sampling_share: Share of the GPUs that sample; 0 takes the best division for each.
         workload: Where episodes come from; None draws them as the scenario says.
         on_outcome: Told of each outcome as it is there.
     """
@@ -42,8 +42,9 @@ def compare_modes(
         sizes: dict[str, int] = {"gpus": num_gpus}
         if prompts_per_gpu:
             sizes["prompts_per_step"] = max(1, round(prompts_per_gpu * num_gpus))
+        num_sampling = min(max(round(sampling_share * num_gpus), 1), num_gpus - 1) if sampling_share else None
         for mode in modes:
-            outcomes.append(simulate(scenario.model_copy(update=sizes), mode, num_rollout_gpus, workload))
+            outcomes.append(simulate(scenario.model_copy(update=sizes), mode, num_sampling, workload))
             on_outcome(outcomes[-1])
     return outcomes
 

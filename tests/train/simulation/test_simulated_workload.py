@@ -109,7 +109,7 @@ def test_the_command_prints_a_table_and_writes_a_file_and_a_picture(tmp_path):
 
 def test_the_command_takes_a_run_and_its_speeds(run_dir):
     sizes = ["--set", "prompts_per_step=4", "--set", "group_size=2", "--set", "num_steps=2", "--gpus", "2"]
-    result = srpo("--run", run_dir, *sizes, "--mode", "lag 1", "--sampling", "1")
+    result = srpo("--run", run_dir, *sizes, "--mode", "lag 1", "--sampling", "0.5")
     assert result.exit_code == 0, result.output
 
 
