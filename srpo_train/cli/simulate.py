@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from srpo_envs.errors import ConfigError, near_miss
+from srpo_envs.errors import ConfigError
 
 if TYPE_CHECKING:
     from srpo_train.simulation.cluster import Outcome
-    from srpo_train.simulation.scenario import Mode, Scenario
+    from srpo_train.simulation.scenario import Scenario
     from srpo_train.simulation.workload import Workload
 
 _COLUMNS = ("GPUs", "mode", "sampling", "s / step", "tok/s/GPU", "in use", "idle", "waits", "rows", "lag")
@@ -28,7 +28,7 @@ def simulate(
         str, typer.Option(metavar="N,M", help="Sizes of the cluster; left out, that of the scenario.")
     ] = "",
     modes: Annotated[
-        list[str] | None, typer.Option("--mode", help="A mode of the table; repeatable. Left out, all of them.")
+        list[str] | None, typer.Option("--mode", help="Such as 'in turn' or 'lag 2, early start'; repeatable.")
     ] = None,
     prompts_per_gpu: Annotated[
         float, typer.Option(min=0, help="Let the batch grow with the cluster; 0 keeps that of the scenario.")
@@ -55,7 +55,7 @@ def simulate(
 
     from srpo_train.cli._numbers import whole_numbers
     from srpo_train.simulation.comparison import compare_modes, draw_outcomes, write_outcomes
-    from srpo_train.simulation.scenario import load_scenario
+    from srpo_train.simulation.scenario import MODE_NAMES, load_scenario, mode_named
 
     settings = load_scenario(scenario, overrides or [])
     workload = None
@@ -67,7 +67,7 @@ def simulate(
         column.justify = "left" if column.header == "mode" else "right"
     outcomes = compare_modes(
         settings,
-        _chosen(modes or []),
+        [mode_named(name) for name in modes or MODE_NAMES],
         whole_numbers("--gpus", gpus, "8,64,512") if gpus else [settings.gpus],
         prompts_per_gpu=prompts_per_gpu,
         sampling_share=sampling_share,
@@ -81,16 +81,6 @@ def simulate(
         write_outcomes(outcomes, out / "simulation.csv")
         draw_outcomes(outcomes, out / "simulation.png", subtitle=f"simulated; {scenario or run or 'default scenario'}")
         typer.echo(f"written: {out / 'simulation.csv'}, {out / 'simulation.png'}")
-
-
-def _chosen(names: list[str]) -> list[Mode]:
-    from srpo_train.simulation.scenario import MODES
-
-    known = {mode.name: mode for mode in MODES}
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"--mode {name!r}: no such mode{near_miss(name, known)}; there are {', '.join(known)}")
-    return [known[name] for name in names] or list(MODES)
 
 
 def _measured(settings: Scenario, run: Path, overrides: list[str]) -> tuple[Scenario, Workload]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Strict
 
+from srpo_envs.errors import ConfigError
 from srpo_train.config.reading import assign, check_section, parse_override, read_toml
 from srpo_train.section import Section
 
@@ -112,18 +114,39 @@ class Mode(Section):
     """A mini-batch is trained on as soon as its groups are complete."""
 
 
-MODES: tuple[Mode, ...] = (
-    Mode(name="in turn, rounds", is_colocated=True, in_rounds=True),
-    Mode(name="in turn", is_colocated=True),
-    Mode(name="lag 1, rounds", max_lag=1, in_rounds=True),
-    Mode(name="lag 1", max_lag=1, straddle="episodes"),
-    Mode(name="lag 2", max_lag=2, straddle="episodes"),
-    Mode(name="lag 4", max_lag=4, straddle="episodes"),
-    Mode(name="lag 2, early start", max_lag=2, straddle="episodes", early_start=True),
-    Mode(name="lag 2, whole batches", max_lag=2),
-    Mode(name="lag 2, requests too", max_lag=2, straddle="requests"),
-)
-"""The modes that are compared. The trainer has all but the last two, which show what lies on both sides of it."""
+_KINDS: dict[str, dict[str, Any]] = {
+    "": {"straddle": "episodes"},
+    "rounds": {"in_rounds": True},
+    "early start": {"straddle": "episodes", "early_start": True},
+    "whole batches": {},
+    "requests too": {"straddle": "requests"},
+}
+_NAME = re.compile(r"lag (\d+)(?:, (.+))?")
+
+MODE_NAMES = ("in turn, rounds", "in turn", "lag 1, rounds", "lag 1", "lag 2", "lag 4", "lag 2, early start")
+"""Modes of the trainer that are compared when none is named."""
+
+
+def mode_named(name: str) -> Mode:
+    """Return a mode by its name: ``in turn`` or ``lag N``, the latter with ``rounds`` or another kind after a comma.
+
+    The trainer has no ``whole batches`` (a batch that ends before weights are pushed, without rounds) and no ``requests
+    too`` (requests that go on over a push); they show what lies on both sides of it.
+
+    Raises:
+        ConfigError: there is no such mode.
+
+    Example:
+        >>> mode_named("lag 2, early start").max_lag
+        2
+    """
+    if name in ("in turn", "in turn, rounds"):
+        return Mode(name=name, is_colocated=True, in_rounds=name != "in turn")
+    match = _NAME.fullmatch(name)
+    if not match or (match[2] or "") not in _KINDS or int(match[1]) < 1:
+        kinds = ", ".join(repr(f"lag 2, {kind}") for kind in _KINDS if kind)
+        raise ConfigError(f"mode {name!r}: expected 'in turn', 'in turn, rounds', 'lag 2' (or another number), {kinds}")
+    return Mode(name=name, max_lag=int(match[1]), **_KINDS[match[2] or ""])
 
 
 def load_scenario(path: Path | None, overrides: Sequence[str] = ()) -> Scenario:

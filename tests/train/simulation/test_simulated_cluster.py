@@ -6,7 +6,9 @@ import pytest
 
 from srpo_envs.errors import ConfigError
 from srpo_train.simulation.cluster import SimulatedRun, _highest, simulate
-from srpo_train.simulation.scenario import MODES, Mode, Scenario, load_scenario
+from srpo_train.simulation.scenario import MODE_NAMES, Mode, Scenario, load_scenario, mode_named
+
+MODES = [mode_named(name) for name in (*MODE_NAMES, "lag 2, whole batches", "lag 2, requests too")]
 
 EVEN = (
     # One event of one member and 100 tokens, no environment; one copy, 10 ms a step: a batch of 4 takes 1 s.
@@ -133,3 +135,9 @@ def test_a_scenario_is_read_like_a_recipe(tmp_path):
     assert len(SimulatedRun(read, IN_TURN, 12)._fleet.replicas) == 6
     with pytest.raises(ConfigError, match="unknown key"):
         load_scenario(path, ["push.swaps=1"])
+
+
+@pytest.mark.parametrize("name", ["lag 0", "lag two", "lag 2, sometimes", "at once"])
+def test_a_mode_that_does_not_exist_is_refused(name):
+    with pytest.raises(ConfigError, match="expected 'in turn'"):
+        mode_named(name)

@@ -114,5 +114,5 @@ def test_the_command_takes_a_run_and_its_speeds(run_dir):
 
 
 def test_an_unknown_mode_or_key_is_misuse():
-    assert srpo("--mode", "lag 3").exit_code == 2
+    assert srpo("--mode", "lag three").exit_code == 2
     assert srpo("--set", "engine.steps=3").exit_code == 2
