@@ -1,6 +1,6 @@
 """Overlap measured against overlap predicted: do step times come out as `srpo_train.simulation` says?
 
-    python benchmarks/overlap.py                       # some four minutes, nearly all of them asleep
+    python benchmarks/overlap.py                       # some five minutes, nearly all of them asleep
     python benchmarks/overlap.py --real                # trains the tiny policy as well; for two idle cores
 
 First table: the trainer's own sources of rollouts and collector drive an engine that takes real time without a model
@@ -42,11 +42,11 @@ from srpo_train.simulation.cluster import simulate
 from srpo_train.simulation.scenario import Mode, Scenario, load_scenario
 from srpo_train.simulation.workload import RecordedWorkload, SimulatedEpisode, SimulatedEvent
 
-STEP_S, STEP_S_PER_ROW, MAX_ROWS = 4e-3, 2e-5, 64
-MEDIAN_TOKENS, SIGMA = 60, 0.8
+STEP_S, STEP_S_PER_ROW, MAX_ROWS = 6e-3, 2e-5, 64
+MEDIAN_TOKENS, SIGMA = 24, 0.6
 PROMPTS, GROUP_SIZE = 8, 4
 NUM_PARTS = 2
-WARMUP, STEPS = 3, 8
+WARMUP, STEPS = 2, 6
 SAMPLING = Sampling()
 TEAM = {"*": "team"}
 RECIPE = Path(__file__).parents[1] / "recipes" / "tiny-arithmetic.toml"
@@ -260,7 +260,7 @@ def check_training(num_steps: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--update", type=float, nargs="+", default=[0.6, 1.5], help="seconds of an update")
+    parser.add_argument("--update", type=float, nargs="+", default=[1.5], help="seconds of an update")
     parser.add_argument("--real", action="store_true", help="train the tiny policy as well")
     parser.add_argument("--steps", type=int, default=12, help="training steps of the tiny policy")
     options = parser.parse_args()

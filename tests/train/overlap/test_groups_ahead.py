@@ -162,10 +162,21 @@ def test_an_episode_that_is_under_way_at_a_push_goes_on_with_the_new_weights(mak
 
 
 def test_a_push_waits_for_requests_and_holds_new_ones_back(make_world):
-    world = make_world(3, max_lag=1)
-    for _ in range(4):
+    world = make_world(3, max_lag=1, num_steps=6)
+    num_asked_anyway = 0
+    submit = world.engine.submit
+
+    def watched(requests, sampling):
+        nonlocal num_asked_anyway
+        num_asked_anyway += world.source._wants_rest
+        submit(requests, sampling)
+
+    world.engine.submit = watched
+    for _ in range(6):
         world.train()
-    assert world.num_pushes >= 3  # _push itself looks that nothing is under way
+    assert world.num_pushes >= 5  # and _push itself looks that nothing is under way
+    # A turn that has begun when weights are offered may still ask, once for each push; later ones do not.
+    assert num_asked_anyway <= world.num_pushes
 
 
 def test_whoever_borrows_the_engine_finds_it_at_rest_with_the_newest_weights(make_world):
