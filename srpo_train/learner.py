@@ -142,7 +142,7 @@ class Learner:
         metrics: dict[str, float] = {}
         sampled: list[EventBatch] = []
         scored: list[EventBatch] = []
-        reports = []
+        reports: list[dict[str, float]] = []
         for part in parts:
             sampled.append(part)
             scored.append(self._with_trainer_logprobs(part))
