@@ -97,8 +97,8 @@ class SimulatedRun:
             step_s=wall_s / scenario.num_steps,
             tokens_per_gpu_s=self._num_trained_tokens / wall_s / scenario.gpus,
             utilisation=used / wall_s / scenario.gpus,
-            rollout_idle=1 - busy_s / wall_s / len(fleet.replicas),
-            train_idle=1 - train_s / wall_s,
+            rollout_idle=max(0.0, 1 - busy_s / wall_s / len(fleet.replicas)),
+            train_idle=max(0.0, 1 - train_s / wall_s),  # an update that began before the measured time counts whole
             rows=row_s / max(busy_s, 1e-9),
             lag_mean=float(np.mean(self._lags)),
             lag_max=max(self._lags),
