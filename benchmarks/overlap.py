@@ -137,13 +137,13 @@ class Trainer:
             "max_lag": self.mode.max_lag,
         }
         if not self.mode.max_lag:
-            return InTurn(self._collect, lambda: None, jobs_of_step, step=0)
+            return InTurn(self._collect, dict, jobs_of_step, step=0)
         if self.mode.in_rounds:
-            return BatchesAhead(self._collect, self._snapshot, lambda weights: None, jobs_of_step, **common)
+            return BatchesAhead(self._collect, self._snapshot, lambda weights: {}, jobs_of_step, **common)
         return GroupsAhead(
             lambda ends: self.collector.open_stream(ends, SAMPLING),
             self._snapshot,
-            lambda weights: None,
+            lambda weights: {},
             jobs_of,
             per_step=PROMPTS,
             num_parts=NUM_PARTS if self.mode.early_start else 1,

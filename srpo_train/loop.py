@@ -25,7 +25,7 @@ from srpo_envs.records import Episode, write_episodes
 from srpo_train.alarms import Alarm, Alarms
 from srpo_train.batching import EventBatch
 from srpo_train.checkpoint import Checkpoint, CheckpointStore
-from srpo_train.collect import Rollout, derive_seed
+from srpo_train.collect import Rollout, derive_seed, join_rollouts
 from srpo_train.config import Recipe
 from srpo_train.diagnostics.tokens import RoleStyles
 from srpo_train.distributed.ranks import Ranks, join_ranks
@@ -43,10 +43,13 @@ from srpo_train.reporting.run_report import write_report
 from srpo_train.run_dir import claimed_run_dir
 from srpo_train.run_state import AHEAD_FOLDER, CRITIC_FOLDER, RunState
 from srpo_train.samplers import Samplers, env_factory
-from srpo_train.sinks import open_metrics
 from srpo_train.step_metrics import StepClock, collection_metrics, policy_lags
 from srpo_train.summary import summarize_rollout
 from srpo_train.task_order import TaskOrder
+from srpo_train.throughput.accounting import Devices, sampling_flops, throughput_metrics
+from srpo_train.throughput.recorder import RECORDER
+from srpo_train.throughput.tracing import StepTracer
+from srpo_train.tracking import open_metrics
 from srpo_train.value_learner import ValueLearner
 
 logger = logging.getLogger(__name__)
@@ -134,6 +137,13 @@ class Trainer:
         self._alarms = Alarms(
             recipe.alarms, [line for line in past if line["step"] <= self._step] if checkpoint else ()
         )
+        self._devices = Devices.of(
+            self._team,
+            num_ranks=ranks.size,
+            num_servers=recipe.engine.num_servers,
+            peak_tflops=recipe.log.peak_tflops,
+        )
+        self._tracer = StepTracer(run_dir, recipe.log, ranks)
         self._is_stopped = False
 
     def __enter__(self) -> Trainer:
@@ -152,19 +162,20 @@ class Trainer:
         if self._step == 0 and evaluation.every and evaluation.at_start:
             self._log(self._evaluate())
         while not (self._is_over or self._is_stopped):
-            metrics = self._train_step()
-            if self._is_due(evaluation.every):
-                metrics |= self._evaluate()
-            for alarm in self._log(metrics):
-                self._act(alarm)
-            if self._is_due(self.recipe.train.checkpoint_every) or self._is_stopped:
-                self._save()
+            with self._tracer.step(self._step + 1):
+                metrics, episodes = self._train_step()
+                if self._is_due(evaluation.every):
+                    metrics |= self._evaluate()
+                for alarm in self._log(metrics, episodes):
+                    self._act(alarm)
+                if self._is_due(self.recipe.train.checkpoint_every) or self._is_stopped:
+                    self._save()
 
-    def _log(self, measured: Values) -> list[Alarm]:
+    def _log(self, measured: Values, episodes: Sequence[Episode] = ()) -> list[Alarm]:
         """Write a step down and return the alarms that begin with it."""
         metrics = self._ranks.from_main(lambda: measured)  # clocks and memory differ, and alarms may look at them
         alarms = self._alarms.check({"step": self._step, **metrics})
-        self._metrics.log(self._step, {**metrics, **self._alarms.metrics()})
+        self._metrics.log(self._step, {**metrics, **self._alarms.metrics()}, episodes)
         for alarm in alarms:
             self._metrics.warn(alarm.message)
         return alarms
@@ -201,32 +212,41 @@ class Trainer:
     def _is_due(self, every: int) -> bool:
         return bool(every) and (self._is_over or self._step % every == 0)
 
-    def _train_step(self) -> dict[str, float]:
-        """One iteration of algorithm 1; afterwards `self._step` counts it."""
-        clock = StepClock(self._source)
+    def _train_step(self) -> tuple[dict[str, float], Sequence[Episode]]:
+        """One iteration of algorithm 1, its metrics and episodes; afterwards `self._step` counts it."""
+        clock, before = StepClock(self._source), RECORDER.take_work()
         rollouts: list[Rollout] = []
         experiences: list[Experience] = []
         update = self._update(self._experience(clock, rollouts, experiences), self._step)
-        episodes = tuple(episode for rollout in rollouts for episode in rollout.episodes)
-        lags = policy_lags(episodes, self._team.trained) if self.recipe.rollout.max_lag else {}
+        rollout = join_rollouts(rollouts)
+        lags = policy_lags(rollout.episodes, self._team.trained) if self.recipe.rollout.max_lag else {}
         if update:
             for policy in self._team.trained:
                 policy.version += 1
             update["train/policy_version"] = float(max(policy.version for policy in self._team.trained))
         self._source.step_done(is_updated=bool(update))
+        clock.stop()
         self._step += 1
-        self._num_tokens += sum(episode.num_tokens for episode in episodes)
-        clocks = clock.metrics(rollouts, update)
-        self._save_events(episodes)
-        return {
-            **summarize_rollout(episodes),
-            **self._styles.measure(episodes),
-            **collection_metrics(rollouts, experiences),
-            **self._source.counts(),
+        self._num_tokens += sum(episode.num_tokens for episode in rollout.episodes)
+        self._save_events(rollout.episodes)
+        metrics = {
+            **summarize_rollout(rollout.episodes),
+            **self._styles.measure(rollout.episodes),
+            **collection_metrics(rollout, experiences),
+            **self._source.metrics(),
             **update,
             **lags,
-            **clocks,
+            **clock.metrics(rollout, update),
+            **throughput_metrics(
+                self._ranks.gather(RECORDER.take_work()),
+                rollout,
+                self._devices,
+                before=before,
+                generate_flops=sampling_flops(self._team.policies, rollout.episodes),
+                step_s=clock.step_s,
+            ),
         }
+        return metrics, rollout.episodes
 
     def _experience(
         self, clock: StepClock, rollouts: list[Rollout], experiences: list[Experience]

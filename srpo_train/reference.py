@@ -33,6 +33,10 @@ _GROUPS = {
     "train/": ("Updates", "How the optimiser steps of a training step behaved."),
     "eval/": ("Evaluation", "How the team does on questions it is not trained on."),
     "alarm/": ("Alarms", "Written while an alarm lasts; see [alarms](alarms.md)."),
+    "publish/": (
+        "New weights on their way",
+        "Of engines that hold a copy of the weights, see publishing.md; by the clock.",
+    ),
     "time/": ("Time", "Seconds by the clock; these differ from run to run."),
     "perf/": ("Speed", "Rates and memory; these differ from run to run."),
 }

@@ -13,6 +13,7 @@ from srpo_train.diagnostics.tokens import RoleStyles
 from srpo_train.distributed.ranks import Ranks
 from srpo_train.learner import Learner
 from srpo_train.policies.team import Team
+from srpo_train.throughput.recorder import RECORDER
 from srpo_train.value_learner import ValueLearner
 
 AHEAD_FOLDER = "_ahead"
@@ -49,6 +50,7 @@ class RunState:
         self._styles = styles
         self._ranks = ranks
 
+    @RECORDER.phase("checkpoint")
     def save(self, step: int, best: int | None, write_ahead: Callable[[Path], None]) -> None:
         """Add a checkpoint.
 

@@ -23,10 +23,11 @@ from srpo_train.engines.background import as_streaming
 from srpo_train.engines.base import Engine, Sampling
 from srpo_train.engines.copied import CopiedEngine
 from srpo_train.engines.making import make_engines
-from srpo_train.engines.publishing import PublishingEngine, weights_of
+from srpo_train.engines.publishing import PublishingEngine, push_metrics, weights_of
 from srpo_train.evaluation import evaluate
 from srpo_train.overlap.source import Weights
 from srpo_train.policies.team import Team
+from srpo_train.throughput.recorder import RECORDER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,12 +88,14 @@ class Samplers:
 
     # --- weights --------------------------------------------------------------------------------------------------
 
-    def publish(self) -> None:
-        """Bring engines with a copy of the weights up to date, before anything is sampled again."""
-        with self._published_policies():
-            for policy in self._team.trained:
-                if policy.policy_id in self._publishing:
-                    self._publishing[policy.policy_id].publish(policy.version, weights_of(policy))
+    def publish(self) -> dict[str, float]:
+        """Bring engines with a copy of the weights up to date, before anything is sampled again.
+
+        Returns:
+            What it took, as metrics; nothing where no engine of this process has a copy.
+        """
+        with RECORDER.phase("publish"), self._published_policies():
+            return self._give((policy.policy_id, policy.version, weights_of(policy)) for policy in self._team.trained)
 
     def snapshot(self) -> Weights:
         """Copy the trained weights into ordinary memory, for engines that are to have them later."""
@@ -103,10 +106,17 @@ class Samplers:
                 by_policy={policy.policy_id: (policy.version, _copied(weights_of(policy))) for policy in trained},
             )
 
-    def push(self, weights: Weights) -> None:
-        """Give copied weights to the engines, which must be at rest; from any thread."""
-        for policy_id, (version, tensors) in weights.by_policy.items():
-            self._publishing[policy_id].publish(version, tensors.items())
+    def push(self, weights: Weights) -> dict[str, float]:
+        """Give copied weights to the engines, at rest, from any thread; return what it took, as metrics."""
+        return self._give((name, version, tensors.items()) for name, (version, tensors) in weights.by_policy.items())
+
+    def _give(self, weights: Iterable[tuple[str, int, Iterable[tuple[str, Tensor]]]]) -> dict[str, float]:
+        reports = []
+        for policy_id, version, tensors in weights:
+            if policy_id in self._publishing:
+                with RECORDER.span("take weights", "publish", track=f"engine {policy_id}"):
+                    reports.append(self._publishing[policy_id].publish(version, tensors))
+        return push_metrics(reports)
 
     def release_memory(self) -> None:
         """Give accelerator memory back for an update, where engines can."""
@@ -126,7 +136,7 @@ class Samplers:
         """Let engines that hold a copy of the weights be given them in the body, whoever holds the parts of them."""
         with contextlib.ExitStack() as stack:
             for shards in self._shards if self._is_served else ():
-                stack.enter_context(shards.collected())
+                stack.enter_context(shards.streamed())
             yield
 
     # --- asking ---------------------------------------------------------------------------------------------------
@@ -145,7 +155,7 @@ class Samplers:
             self._collector.collect, jobs, self._samplings, lambda *_: check(), keep_per_group=self._keep_per_group
         )
         pause_s = _FIRST_PAUSE_S
-        with self._sampling_policies():
+        with RECORDER.span("collect", "collect", episodes=len(jobs)), self._sampling_policies():
             for _ in range(self._recipe.rollout.lost_step_retries):
                 try:
                     return collect()
@@ -163,7 +173,7 @@ class Samplers:
     def evaluate(self) -> dict[str, float]:
         """Answer the held-out questions and return ``eval/...`` metrics."""
         settings = self._recipe.eval
-        with self._sampling_policies():
+        with RECORDER.phase("evaluate"), self._sampling_policies():
             result = evaluate(
                 self._eval_collector,
                 num_tasks=settings.num_tasks,

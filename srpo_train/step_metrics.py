@@ -15,18 +15,17 @@ from srpo_train.overlap.source import RolloutSource
 from srpo_train.policies.policy import Policy
 
 
-def collection_metrics(rollouts: Sequence[Rollout], experiences: Sequence[Experience]) -> dict[str, float]:
-    """Count what was dropped on the way from jobs to trained events, over the parts of a step."""
-    failed = [failed for rollout in rollouts for failed in rollout.failed]
+def collection_metrics(rollout: Rollout, experiences: Sequence[Experience]) -> dict[str, float]:
+    """Count what was dropped on the way from jobs to trained events, which may come in parts."""
 
     def dropped(reason: str) -> float:
         return float(sum(experience.dropped[reason] for experience in experiences))
 
     return {
-        "rollout/num_failed_episodes": float(len(failed)),
-        "rollout/num_expired_episodes": float(sum(item.is_expired for item in failed)),
-        "rollout/num_surplus_episodes": float(sum(rollout.num_surplus for rollout in rollouts)),
-        "rollout/num_stragglers": float(sum(rollout.num_stragglers for rollout in rollouts)),
+        "rollout/num_failed_episodes": float(len(rollout.failed)),
+        "rollout/num_expired_episodes": float(sum(failed.is_expired for failed in rollout.failed)),
+        "rollout/num_surplus_episodes": float(rollout.num_surplus),
+        "rollout/num_stragglers": float(rollout.num_stragglers),
         "rollout/num_incomplete_events": dropped("incomplete"),
         "train/num_overlong_events": dropped("overlong"),
         "train/num_uniform_events": dropped("uniform"),
@@ -66,6 +65,9 @@ class StepClock:
         self._wait_s = 0.0
         self._collecting_begun = source.collecting_s
         self._collecting_in_wait_s = 0.0
+        self._collecting_s = 0.0
+        self.step_s = 0.0
+        """Seconds from the beginning to `stop`."""
 
     def waiting(self, rollouts: Iterator[Rollout]) -> Iterator[Rollout]:
         """Pass rollouts on, and count the time until each of them comes as waiting for them."""
@@ -78,25 +80,28 @@ class StepClock:
                 return
             yield rollout
 
-    def metrics(self, rollouts: Sequence[Rollout], update: Values) -> dict[str, float]:
-        """Say how long the step and its parts took until now, and how much was done in that time."""
-        step_s = time.monotonic() - self._begun
-        update_s = step_s - self._wait_s
-        overlap_s = self._source.collecting_s - self._collecting_begun - self._collecting_in_wait_s
-        num_tokens = sum(episode.num_tokens for rollout in rollouts for episode in rollout.episodes)
-        generate_s = sum(rollout.generate_s for rollout in rollouts)
+    def stop(self) -> None:
+        """End the step."""
+        self.step_s = time.monotonic() - self._begun
+        self._collecting_s = self._source.collecting_s - self._collecting_begun
+
+    def metrics(self, rollout: Rollout, update: Values) -> dict[str, float]:
+        """Say how long the step and its parts took, and how much was done in that time."""
+        update_s = self.step_s - self._wait_s
+        num_tokens = sum(episode.num_tokens for episode in rollout.episodes)
         return {
-            "time/generate_s": generate_s,
-            "time/env_s": sum(rollout.env_s for rollout in rollouts),
+            "time/generate_s": rollout.generate_s,
+            "time/env_s": rollout.env_s,
             "time/wait_s": self._wait_s,
             "time/update_s": update_s,
-            "time/step_s": step_s,
-            "perf/overlap_share": max(overlap_s, 0.0) / step_s,
-            "perf/engine_idle_share": max(1 - generate_s / step_s, 0.0),
-            **({"perf/tokens_per_s": num_tokens / generate_s} if generate_s else {}),
+            "time/step_s": self.step_s,
+            "perf/overlap_share": max(self._collecting_s - self._collecting_in_wait_s, 0.0) / self.step_s,
+            **({"perf/tokens_per_s": num_tokens / rollout.generate_s} if rollout.generate_s else {}),
             "perf/train_tokens_per_s": update.get("train/num_tokens", 0.0) / max(update_s, 1e-9),
-            "perf/episodes_per_s": sum(len(rollout.episodes) for rollout in rollouts) / step_s,
-            **(
-                {"perf/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30} if torch.cuda.is_available() else {}
-            ),
+            "perf/episodes_per_s": len(rollout.episodes) / self.step_s,
+            **_memory(),
         }
+
+
+def _memory() -> dict[str, float]:
+    return {"perf/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30} if torch.cuda.is_available() else {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from srpo_train.engines.publishing import WeightSpecs, weights_of
+from srpo_train.engines.publishing import PushReport, WeightSpecs, weights_of
 from srpo_train.engines.transformers import TransformersEngine
 from srpo_train.policies.policy import Policy
 
@@ -30,16 +31,18 @@ class CopiedEngine(TransformersEngine):
         return self._policy.version
 
     @torch.no_grad()
-    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> PushReport:
         """Replace the weights; nothing may be under way.
 
         Raises:
             EngineError: the weights do not fit; nothing has moved.
         """
+        begun = time.monotonic()
         checked = self._specs.check(version, weights)
         for name, own in weights_of(self._policy):
             own.copy_(checked[name])
         self._policy.version = version
+        return PushReport(seconds=time.monotonic() - begun, num_bytes=self._specs.num_bytes)
 
     def release_memory(self) -> None:
         """Do nothing: it samples during updates too."""

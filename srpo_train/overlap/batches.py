@@ -23,7 +23,7 @@ class BatchesAhead:
     Args:
         collect: Runs jobs to their end, on the thread; it calls its second argument now and then, which may raise.
         snapshot: Copies the trainer's weights.
-        push: Gives a copy to the engines, which are at rest.
+        push: Gives a copy to the engines, which are at rest, and says what it took.
         jobs_of: The jobs of a training step, counted from 1.
         step: Training steps taken so far.
         num_steps: Training steps in all; nothing is sampled for later ones.
@@ -38,7 +38,7 @@ class BatchesAhead:
         self,
         collect: Callable[[Sequence[EpisodeJob], Callable[[], None]], Rollout],
         snapshot: Callable[[], Weights],
-        push: Callable[[Weights], None],
+        push: Callable[[Weights], dict[str, float]],
         jobs_of: Callable[[int], list[EpisodeJob]],
         *,
         step: int,
@@ -62,6 +62,7 @@ class BatchesAhead:
         self._collecting_s = 0.0
         self._collecting_since: float | None = None
         self._num_given_up = 0
+        self._push_metrics: dict[str, float] = {}
         self._worker = Worker(self._run)
 
     # --- the trainer's side ---------------------------------------------------------------------------------------
@@ -106,10 +107,11 @@ class BatchesAhead:
         self._in_engines = -1
         self._bring(self._step)
 
-    def counts(self) -> dict[str, float]:
-        """Return the groups that were given up."""
+    def metrics(self) -> dict[str, float]:
+        """Return the groups that were given up, and what the last push took."""
         num_given_up, self._num_given_up = self._num_given_up, 0
-        return {"rollout/num_stale_groups": float(num_given_up)}
+        push, self._push_metrics = self._push_metrics, {}
+        return {"rollout/num_stale_groups": float(num_given_up), **push}
 
     @property
     def collecting_s(self) -> float:
@@ -162,7 +164,7 @@ class BatchesAhead:
 
     def _bring(self, step: int) -> None:
         if self._in_engines != step:
-            self._push(self._weights[step])
+            self._push_metrics = self._push(self._weights[step])
             self._in_engines = step
 
     def _count_time(self) -> None:

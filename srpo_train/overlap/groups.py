@@ -59,7 +59,7 @@ class GroupsAhead:
     Args:
         open_stream: Opens a collection that tells of the ends it is given.
         snapshot: Copies the trainer's weights.
-        push: Gives a copy to the engines, which are at rest.
+        push: Gives a copy to the engines, which are at rest, and says what it took.
         jobs_of: The jobs of the group at a position in the order of tasks, counted from 0.
         step: Training steps taken so far.
         num_steps: Training steps in all; nothing is sampled for later ones.
@@ -78,7 +78,7 @@ class GroupsAhead:
         self,
         open_stream: Callable[[Ends], Stream],
         snapshot: Callable[[], Weights],
-        push: Callable[[Weights], None],
+        push: Callable[[Weights], dict[str, float]],
         jobs_of: Callable[[int], list[EpisodeJob]],
         *,
         step: int,
@@ -112,6 +112,7 @@ class GroupsAhead:
         self._num_lost_steps = 0
         self._by_group_id: dict[str, _Group] = {}  # those that are not complete
         self._failed: list[FailedEpisode] = []  # of groups without any other episode
+        self._push_metrics: dict[str, float] = {}
         self._counts = {"rollout/num_stale_groups": 0.0, "rollout/num_recollected_episodes": 0.0}
         self._collecting_s = 0.0
         self._clocks = (0.0, 0.0)  # engines and environments, as they were when last reported
@@ -167,10 +168,11 @@ class GroupsAhead:
         self._version = self._weights.version
         self._bring_newest()
 
-    def counts(self) -> dict[str, float]:
-        """Return what was given up since the last call."""
+    def metrics(self) -> dict[str, float]:
+        """Return what was given up since the last call, and what the last push took."""
         counts, self._counts = self._counts, dict.fromkeys(self._counts, 0.0)
-        return counts
+        push, self._push_metrics = self._push_metrics, {}
+        return counts | push
 
     @property
     def collecting_s(self) -> float:
@@ -309,7 +311,7 @@ class GroupsAhead:
     def _bring_newest(self) -> None:
         weights = self._weights
         if self._in_engines != weights.version:
-            self._push(weights)
+            self._push_metrics = self._push(weights)
             with self._worker.changed:
                 self._in_engines = weights.version
 

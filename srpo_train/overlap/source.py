@@ -56,8 +56,8 @@ class RolloutSource(Protocol):
         """Give up what was sampled ahead and begin again with the trainer's weights, which are no longer its own."""
         ...
 
-    def counts(self) -> dict[str, float]:
-        """Return ``rollout/...`` metrics of what was given up since the last call."""
+    def metrics(self) -> dict[str, float]:
+        """Return what was given up and what pushes of weights took since the last call, as metrics."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class InTurn:
 
     Args:
         collect: Runs jobs to their end.
-        publish: Brings the engines up to date.
+        publish: Brings the engines up to date and says what it took.
         jobs_of: The jobs of a training step, counted from 1.
         step: Training steps taken so far.
     """
@@ -87,7 +87,7 @@ class InTurn:
     def __init__(
         self,
         collect: Callable[[Sequence[EpisodeJob]], Rollout],
-        publish: Callable[[], None],
+        publish: Callable[[], dict[str, float]],
         jobs_of: Callable[[int], list[EpisodeJob]],
         *,
         step: int,
@@ -96,6 +96,7 @@ class InTurn:
         self._publish = publish
         self._jobs_of = jobs_of
         self._step = step
+        self._metrics: dict[str, float] = {}
 
     def take(self) -> Iterator[Rollout]:
         """Collect the next step."""
@@ -105,7 +106,7 @@ class InTurn:
         """Bring the engines up to date."""
         self._step += 1
         if is_updated:
-            self._publish()
+            self._metrics = self._publish()
 
     def at_newest(self) -> AbstractContextManager[None]:
         """Do nothing: so they are."""
@@ -113,11 +114,12 @@ class InTurn:
 
     def restart(self) -> None:
         """Bring the engines up to date."""
-        self._publish()
+        self._metrics = self._publish()
 
-    def counts(self) -> dict[str, float]:
-        """Return nothing: nothing is given up."""
-        return {}
+    def metrics(self) -> dict[str, float]:
+        """Return what the last push took."""
+        metrics, self._metrics = self._metrics, {}
+        return metrics
 
     @property
     def collecting_s(self) -> float:

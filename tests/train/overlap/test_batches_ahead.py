@@ -40,9 +40,10 @@ class World:
             stored=stored,
         )
 
-    def _push(self, weights: Weights) -> None:
+    def _push(self, weights: Weights) -> dict[str, float]:
         self.in_engines = weights.version
         self.pushes.append(weights.version)
+        return {}
 
     def _collect(self, jobs, check) -> Rollout:
         step = int(jobs[0].group_id.partition("/")[0].removeprefix("step"))
@@ -146,8 +147,8 @@ def test_a_restart_gives_everything_up_and_counts_it():
     assert fourth.wait(20.0)
     world.version = 10  # another branch
     world.source.restart()
-    assert world.source.counts()["rollout/num_stale_groups"] >= 2 * 2
-    assert world.source.counts() == {"rollout/num_stale_groups": 0.0}
+    assert world.source.metrics()["rollout/num_stale_groups"] >= 2 * 2
+    assert world.source.metrics() == {"rollout/num_stale_groups": 0.0}
     assert world.in_engines == 10
     assert world.train() == [job.episode_id for job in jobs_of(2)]
     assert world.sampled[2] == 10

@@ -84,10 +84,11 @@ class World:
             return f"<verify>{'approve' if request.seed % 3 else 'reject'}</verify>"
         return f"\\boxed{{{request.seed % 10}}}"
 
-    def _push(self, weights: Weights) -> None:
+    def _push(self, weights: Weights) -> dict[str, float]:
         assert not self.engine.under_way, "weights were changed under a request"
         self.engine._scripted.policy_version = weights.version
         self.num_pushes += 1
+        return {}
 
     def train(self) -> list[list]:
         """One step: the parts, each a list of episodes."""
@@ -215,7 +216,7 @@ def test_a_resumed_source_trains_what_was_stored_and_begins_again_what_was_under
     world.source.save(tmp_path / "ahead")
     world.close()
     resumed = make_world(1, step=1, max_lag=2, stored=tmp_path / "ahead")
-    assert resumed.source.counts()["rollout/num_recollected_episodes"] >= GROUP_SIZE
+    assert resumed.source.metrics()["rollout/num_recollected_episodes"] >= GROUP_SIZE
     for version in range(1, 4):
         for episode in (episode for part in resumed.train() for episode in part):
             assert version - min(versions_of(episode)) <= 2
@@ -229,7 +230,7 @@ def test_a_restart_gives_up_and_counts_and_begins_the_same_prompts_again(make_wo
     trained = [episode.episode_id for part in world.train() for episode in part]
     world.version = 10
     world.source.restart()
-    assert world.source.counts()["rollout/num_stale_groups"] > 0
+    assert world.source.metrics()["rollout/num_stale_groups"] > 0
     for _ in range(3):
         for episode in (episode for part in world.train() for episode in part):
             assert min(versions_of(episode)) >= 10
