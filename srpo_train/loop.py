@@ -23,26 +23,26 @@ from typing import Any
 import torch
 
 import srpo_envs
-from srpo_envs.core import SetEnv
 from srpo_envs.errors import CheckpointError, NoEpisodeError
 from srpo_envs.records import Episode, write_episodes
 from srpo_train.alarms import Alarm, Alarms
 from srpo_train.checkpoint import Checkpoint, CheckpointStore
 from srpo_train.collect import Collector, EpisodeJob, Rollout, derive_seed
-from srpo_train.config import EnvConfig, Recipe
+from srpo_train.collect.environments import World
+from srpo_train.config import Recipe
 from srpo_train.diagnostics.tokens import RoleStyles
 from srpo_train.distributed.collecting import RankCollector
 from srpo_train.distributed.ranks import Ranks, join_ranks
 from srpo_train.distributed.setup import require_supported, shard_policies
 from srpo_train.engines.background import as_streaming
 from srpo_train.engines.base import Engine, Sampling
-from srpo_train.engines.making import make_engines
 from srpo_train.engines.publishing import PublishingEngine, weights_of
 from srpo_train.evaluation import evaluate, require_tasks
 from srpo_train.experience import Experience, build_experience
 from srpo_train.learner import Learner, PolicySettings
 from srpo_train.metrics import MutedMetrics, Values, read_metrics
 from srpo_train.objective import Clip
+from srpo_train.places import Here, Places
 from srpo_train.policies import Policy
 from srpo_train.policies.critic import Critic
 from srpo_train.policies.shared_base import Bases
@@ -62,12 +62,13 @@ _CRITIC_FOLDER = "_critic"  # no policy can be called so: ids begin with a lette
 _SHARDS_FOLDER = "_shards"
 
 
-def train(recipe: Recipe, *, resume: bool = False) -> Path:
+def train(recipe: Recipe, *, resume: bool = False, places: Places | None = None) -> Path:
     """Train as the recipe says and return the run directory.
 
     Args:
         recipe: The run, completely described.
         resume: Go on from the newest checkpoint of the run directory, or begin when there is none.
+        places: Where environments and engines are, and who watches; this process when omitted.
 
     Raises:
         ConfigError: the run directory holds another run, or the recipe does not fit the environment.
@@ -79,7 +80,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     with join_ranks(recipe.distributed.timeout_s) as ranks, contextlib.ExitStack() as claim:
         require_supported(recipe, ranks)
         run_dir = ranks.from_main(lambda: claim.enter_context(claimed_run_dir(recipe, resume=resume)))
-        with Trainer(recipe, run_dir, ranks) as trainer:
+        with Trainer(recipe, run_dir, ranks, places) as trainer:
             trainer.run()
         ranks.from_main(lambda: write_report(run_dir))
     return run_dir
@@ -92,11 +93,13 @@ class Trainer:
         recipe: The run.
         run_dir: Where it leaves its files; an existing checkpoint there is continued.
         ranks: The run's processes, which all see `run_dir` under this path.
+        places: Where environments and engines are, and who watches; this process when omitted.
     """
 
-    def __init__(self, recipe: Recipe, run_dir: Path, ranks: Ranks | None = None) -> None:
+    def __init__(self, recipe: Recipe, run_dir: Path, ranks: Ranks | None = None, places: Places | None = None) -> None:
         self.recipe = recipe
         self._run_dir = run_dir
+        self._places = places = places or Here(recipe)
         self._ranks = ranks = ranks or Ranks()
         folder, keep_last = run_dir / "checkpoints", recipe.train.keep_last
         self._store = CheckpointStore(folder, keep_last=keep_last, is_read_only=not ranks.is_main)
@@ -104,11 +107,10 @@ class Trainer:
         self._step = checkpoint.step if checkpoint else 0
         past = ranks.from_main(lambda: read_metrics(run_dir))
         self._num_tokens = _sampled_tokens(past, self._step)
-        make_env = _env_factory(recipe.env)
-        env = make_env()
-        make_eval_env = _env_factory(recipe.eval_env)
+        env = srpo_envs.make(recipe.env.id, **recipe.env.kwargs)
+        eval_env = recipe.eval_env
         if recipe.eval.every:  # what is wrong with it is said now, not at the first evaluation
-            require_tasks(make_eval_env(), recipe.eval.num_tasks)
+            require_tasks(srpo_envs.make(eval_env.id, **eval_env.kwargs), recipe.eval.num_tasks)
         self._order = TaskOrder(env.tasks.num_tasks, recipe.seed)
         roles = recipe.role_map(env.roles)
         self._objective = recipe.build_objective()
@@ -128,15 +130,17 @@ class Trainer:
         self._styles = RoleStyles()
         if checkpoint:
             self._restore(checkpoint)
-        self._is_served = recipe.engine.kind == "served"
+        self._is_served = places.is_sampling_elsewhere
         self._engines: dict[str, Engine] = {}
         with self._published_policies():
             if ranks.is_main or not self._is_served:
-                self._engines = make_engines(self._team, recipe.engine)
+                self._engines = places.engines(self._team)
         if recipe.rollout.mode == "asynchronous":
             self._engines = {policy_id: as_streaming(engine) for policy_id, engine in self._engines.items()}
         self._metrics = (
-            open_metrics(recipe, run_dir, resume_step=self._step if checkpoint else None)
+            open_metrics(
+                recipe, run_dir, resume_step=self._step if checkpoint else None, watcher=places.watcher(self._step)
+            )
             if ranks.is_main
             else MutedMetrics()
         )
@@ -144,8 +148,8 @@ class Trainer:
             recipe.alarms, [line for line in past if line["step"] <= self._step] if checkpoint else ()
         )
         self._is_stopped = False
-        self._collector = self._make_collector(make_env)
-        self._eval_collector = self._make_collector(make_eval_env)
+        self._collector = self._make_collector(places.worlds(recipe.env))
+        self._eval_collector = self._make_collector(places.worlds(eval_env))
 
     def __enter__(self) -> Trainer:
         """Return the trainer; leaving the block releases everything."""
@@ -250,6 +254,7 @@ class Trainer:
             **summarize_rollout(rollout.episodes),
             **self._styles.measure(rollout.episodes),
             **_collection_metrics(rollout, experience),
+            **self._places.metrics(),
             **update,
             **_clock_metrics(rollout, update, step_s=now - begun, update_s=now - update_begun),
         }
@@ -406,7 +411,7 @@ class Trainer:
                 if other != path:
                     other.unlink()
 
-    def _make_collector(self, make_env: Callable[[], SetEnv]) -> RankCollector:
+    def _make_collector(self, make_env: Callable[[], World]) -> RankCollector:
         """A collector on every rank that has engines."""
         settings, ranks = self.recipe.rollout, self._ranks
         num_collecting = 1 if self._is_served else ranks.size
@@ -432,10 +437,6 @@ class Trainer:
 def _sampled_tokens(lines: Sequence[Values], step: int) -> int:
     """The training tokens that a run sampled up to a step."""
     return int(sum(line.get("rollout/num_tokens", 0) for line in lines if line["step"] <= step))
-
-
-def _env_factory(config: EnvConfig) -> Callable[[], SetEnv]:
-    return lambda: srpo_envs.make(config.id, **config.kwargs)
 
 
 def _settings_of(recipe: Recipe, policy_id: str) -> PolicySettings:

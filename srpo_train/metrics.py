@@ -271,6 +271,11 @@ TABLE: tuple[Metric, ...] = (
     Metric("time/eval_tool_s_per_query", "s", "Tool calls per held-out episode."),
     Metric("time/eval_grade_s_per_query", "s", "Grading per held-out episode."),
     Metric("time/step_s", "s", "The whole training step; evaluation and saving come on top."),
+    # what happened to the processes of `srpo train --ray`, since it was started
+    Metric("cluster/num_rank_restarts", "starts", "Ranks started again after one of them died; `--ray` only."),
+    Metric("cluster/num_engine_restarts", "starts", "Copies or servers started again; `--ray` only."),
+    Metric("cluster/num_env_worker_restarts", "starts", "Environment workers started again; `--ray` only."),
+    Metric("cluster/num_rebuilt_episodes", "episodes", "Episodes that went on with another worker; `--ray` only."),
     Metric("perf/tokens_per_s", "tokens/s", "Sampled tokens per second of generation."),
     Metric("perf/train_tokens_per_s", "tokens/s", "Trained tokens per second of update."),
     Metric("perf/episodes_per_s", "episodes/s", "Episodes per second of the whole step."),

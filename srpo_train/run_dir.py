@@ -127,7 +127,7 @@ def may_change(key: str, recipe: Recipe) -> bool:
     if key == "train.num_steps":  # a decaying learning rate is a function of the length
         return recipe.optim.schedule == "constant"
     return key in ("name", "output_dir") or (
-        key.startswith(("train.", "log.", "alarms.", "distributed."))
+        key.startswith(("train.", "log.", "alarms.", "distributed.", "ray."))
         and key not in ("train.num_threads", "distributed.sharding")
     )
 

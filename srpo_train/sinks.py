@@ -21,21 +21,19 @@ logger = logging.getLogger(__name__)
 _HEADER_EVERY = 20
 
 
-def open_metrics(
-    recipe: Recipe, run_dir: Path, resume_step: int | None = None, console: Console | None = None
-) -> MetricLogger:
+def open_metrics(recipe: Recipe, run_dir: Path, resume_step: int | None = None, *, watcher: Sink) -> MetricLogger:
     """Return the logger of a run with the sinks its recipe asks for.
 
     Args:
-        recipe: Its ``log`` section and number of steps are used.
+        recipe: Its ``log`` section is used.
         run_dir: Directory of the run.
         resume_step: Step of the checkpoint the run goes on from; None at the beginning.
-        console: Where progress is shown; the terminal when omitted.
+        watcher: Where progress is shown.
 
     Raises:
         MissingExtraError: W&B or TensorBoard is asked for and not installed.
     """
-    sinks: list[Sink] = [TerminalSink(recipe.train.num_steps, console=console, done_steps=resume_step or 0)]
+    sinks: list[Sink] = [watcher]
     if recipe.log.tensorboard:
         sinks.append(TensorBoardSink(run_dir / "tensorboard", resume_step))
     if recipe.log.wandb:

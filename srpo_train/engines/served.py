@@ -87,10 +87,7 @@ class ServedEngine:
             "api_key": api_key,
         }
         self._adapter = _adapter_of(policy, beside_adapters=beside_adapters)
-        servers = [
-            AdapterServer(url, policy.policy_id, **settings) if self._adapter else VllmServer(url, **settings)
-            for url in urls
-        ]
+        self._server_settings = settings
         self._policy = policy
         self._specs = WeightSpecs(policy.policy_id, weights_of(policy))
         self._max_tries = max_retries + 1
@@ -102,7 +99,7 @@ class ServedEngine:
         self._in_flight = InFlight(f"srpo-served-{policy.policy_id}", self._answer)
         self._fleet = Fleet(
             policy.policy_id,
-            servers,
+            [self._server(url) for url in urls],
             version=policy.version,
             outage_s=outage_s,
             probe_s=probe_s,
@@ -118,6 +115,10 @@ class ServedEngine:
     def published_version(self) -> int:
         """Version of the weights that sample now."""
         return self._fleet.published.version
+
+    def move_server(self, old: str, new: str) -> None:
+        """Ask a server at another address in the place of one that has ended; it gets the published weights first."""
+        self._in_flight.call(self._fleet.replace(old, self._server(new)))
 
     # --- weights --------------------------------------------------------------------------------------------------
 
@@ -147,6 +148,11 @@ class ServedEngine:
 
     def release_memory(self) -> None:
         """Do nothing: the servers' memory is theirs."""
+
+    def _server(self, url: str) -> VllmServer:
+        if self._adapter:
+            return AdapterServer(url, self.policy_id, **self._server_settings)
+        return VllmServer(url, **self._server_settings)
 
     # --- requests -------------------------------------------------------------------------------------------------
 

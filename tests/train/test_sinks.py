@@ -57,11 +57,15 @@ def test_a_narrow_terminal_loses_the_last_columns_instead_of_wrapping() -> None:
     assert "s/step" not in narrow
 
 
+def quiet() -> TerminalSink:
+    return TerminalSink(4, console=Console(file=io.StringIO()))
+
+
 def test_tensorboard_points_after_the_checkpoint_are_purged_on_resume(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     def run(steps: range, resume_step: int | None) -> None:
-        with open_metrics(RECIPE, tmp_path, resume_step, Console(file=io.StringIO())) as metrics:
+        with open_metrics(RECIPE, tmp_path, resume_step, watcher=quiet()) as metrics:
             for step in steps:
                 metrics.log(step, {"train/loss": float(step + 10 * (resume_step or 0))})
 
@@ -77,4 +81,4 @@ def test_wandb_that_is_not_installed_names_its_extra(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "wandb", None)
     recipe = RECIPE.model_copy(update={"log": RECIPE.log.model_copy(update={"wandb": True, "tensorboard": False})})
     with pytest.raises(MissingExtraError, match=r"pip install 'srpo\[wandb\]'"):
-        open_metrics(recipe, tmp_path, None, Console(file=io.StringIO()))
+        open_metrics(recipe, tmp_path, watcher=quiet())
