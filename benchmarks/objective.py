@@ -129,7 +129,8 @@ def step_srpo(inputs: dict, with_entropy: bool) -> float:
     from srpo_train.objective import LossTensors, objective_value, preset
     from srpo_train.policies.logprobs import head_logprobs
 
-    logprob, _ = head_logprobs(inputs["hidden"], inputs["weight"], None, inputs["target"], with_entropy=with_entropy)
+    target_NY = inputs["target"][:, None]
+    logprob, _ = head_logprobs(inputs["hidden"], inputs["weight"], None, target_NY, with_entropy=with_entropy)
     logprobs_MT = logprob.view(-1, ROW_TOKENS)
     num_events = len(inputs["advantage_E"])
     tensors = LossTensors(

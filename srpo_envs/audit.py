@@ -242,6 +242,7 @@ def _check_tokens(event: Event) -> Iterator[Finding]:
         if not set(member.token_mask) <= {0, 1}:
             yield Finding("tokens", event.event_id, f"{where}: the mask holds {sorted(set(member.token_mask))}")
         yield from _check_logprobs(event, member)
+        yield from _check_kept(event, member)
 
 
 def _check_logprobs(event: Event, member: MemberRecord) -> Iterator[Finding]:
@@ -249,6 +250,18 @@ def _check_logprobs(event: Event, member: MemberRecord) -> Iterator[Finding]:
         if not (math.isfinite(logprob) and logprob <= _LOGPROB_CEILING):
             where = f"member_index {member.member_index}, token {position}"
             yield Finding("logprobs", event.event_id, f"{where}: {logprob}")
+            return
+
+
+def _check_kept(event: Event, member: MemberRecord) -> Iterator[Finding]:
+    kept = member.kept_token_ids
+    where = f"member_index {member.member_index}"
+    if kept and len(kept) != len(member.token_ids):
+        yield Finding("tokens", event.event_id, f"{where}: {len(member.token_ids)} tokens, kept tokens of {len(kept)}")
+        return
+    for position, (token, left) in enumerate(zip(member.token_ids, kept, strict=False)):
+        if token not in left:
+            yield Finding("tokens", event.event_id, f"{where}: token {position} is {token}, not one of those kept")
             return
 
 

@@ -172,6 +172,7 @@ _CARRIED = (
     "prompt_token_ids",
     "token_ids",
     "behavior_logprobs",
+    "kept_token_ids",
     "token_mask",
     "finish_reason",
     "timings",

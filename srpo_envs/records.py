@@ -82,6 +82,9 @@ class MemberOutput:
     """The sampled tokens, end-of-sequence included; never re-encoded from text."""
     behavior_logprobs: tuple[float, ...] = ()
     """Natural-log probability of each sampled token under the sampling policy."""
+    kept_token_ids: tuple[tuple[int, ...], ...] = ()
+    """Where top-k or top-p removed tokens: for each sampled token those it was drawn from, itself among them; its
+    log-probability is the one within them. Empty where nothing was removed, or nobody asked."""
     token_mask: tuple[int, ...] = ()
     """1 for each sampled token, 0 for a token of the environment inside the response; without token ids, as many ones
     as an endpoint says it sampled."""
@@ -191,6 +194,8 @@ class MemberRecord:
     """The sampled tokens."""
     behavior_logprobs: tuple[float, ...] = ()
     """Log-probability of each token under the sampling policy."""
+    kept_token_ids: tuple[tuple[int, ...], ...] = ()
+    """For each token those that top-k and top-p left, itself among them; empty where nothing was removed."""
     token_mask: tuple[int, ...] = ()
     """1 on sampled tokens; without token ids, as many ones as an endpoint says it sampled."""
     finish_reason: FinishReason = "stop"

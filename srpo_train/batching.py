@@ -42,6 +42,9 @@ class MemberRow:
     """The response as sampled, never re-encoded. May be empty; may hold environment text, hidden by the mask."""
     old_logprobs: Sequence[float] | None = None
     """Log-probability of each response token under the behavior policy; None until they are computed."""
+    kept_token_ids: Sequence[Sequence[int]] | None = None
+    """For each response token those that top-k and top-p left to draw it from, itself among them: its log-probabilities
+    of any policy are those within them. None where nothing was removed."""
     token_mask: Sequence[bool] | None = None
     """Whether the policy sampled each response token; None means all."""
     reference_logprobs: Sequence[float] | None = None
@@ -55,7 +58,7 @@ class MemberRow:
         """Check that the lists that run along the tokens have one length."""
         if not len(self.prompt_ids):
             raise ShapeError(f"{self.name}: expected a prompt of at least one token, got none; begin with a bos token")
-        for name in ("old_logprobs", "token_mask", "reference_logprobs", "engine_logprobs"):
+        for name in ("old_logprobs", "kept_token_ids", "token_mask", "reference_logprobs", "engine_logprobs"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.token_ids):
                 raise ShapeError(
@@ -277,6 +280,9 @@ class PaddedRows:
     that is also a real token does no harm."""
     prompt_length_M: Tensor
     """[M] int64, at least 1; response token t is predicted at position ``prompt_length - 1 + t``."""
+    kept_NY: Tensor | None = None
+    """[N, Y] int64, for each response token, row after row, those it was drawn from, filled up with -1, which alone
+    stands for the whole vocabulary; None where all rows have that."""
 
 
 def pad_rows(rows: Sequence[MemberRow], pad_token_id: int = 0, device: torch.device | str = "cpu") -> PaddedRows:
@@ -297,8 +303,17 @@ def pad_rows(rows: Sequence[MemberRow], pad_token_id: int = 0, device: torch.dev
         token_mask_MT=pad_token_masks(rows),
         is_response_MT=is_response_MT,
         prompt_length_M=torch.tensor([len(row.prompt_ids) for row in rows]),
+        kept_NY=_pad_kept(rows),
     )
-    return replace(padded, **{name: tensor.to(device) for name, tensor in vars(padded).items()})
+    tensors = {name: tensor for name, tensor in vars(padded).items() if tensor is not None}
+    return replace(padded, **{name: tensor.to(device) for name, tensor in tensors.items()})
+
+
+def _pad_kept(rows: Sequence[MemberRow]) -> Tensor | None:
+    if all(row.kept_token_ids is None for row in rows):
+        return None
+    kept = [left for row in rows for left in row.kept_token_ids or ((),) * len(row.token_ids)]
+    return _pad(kept, -1, torch.int64) if kept else None
 
 
 def pad_token_masks(rows: Sequence[MemberRow]) -> Tensor:

@@ -120,6 +120,7 @@ def _row(event_index: int, member: MemberRecord) -> MemberRow:
         prompt_ids=member.prompt_token_ids,
         token_ids=member.token_ids,
         old_logprobs=member.behavior_logprobs,
+        kept_token_ids=member.kept_token_ids or None,
         token_mask=tuple(bool(flag) for flag in member.token_mask),
         role=member.role,
     )

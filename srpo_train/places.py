@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import srpo_envs
+from srpo_envs.core import SetEnv
 from srpo_envs.errors import ConfigError
 from srpo_train.collect.environments import World
 from srpo_train.config import EnvConfig, Recipe
@@ -77,7 +78,7 @@ class Here:
 
     def worlds(self, config: EnvConfig) -> Callable[[], World]:
         """Return what makes one environment after another."""
-        return lambda: srpo_envs.make(config.id, **config.kwargs)
+        return env_factory(config)
 
     def engines(self, policies: Iterable[Policy]) -> dict[str, Engine]:
         """Return the engines of the recipe."""
@@ -90,3 +91,8 @@ class Here:
     def metrics(self) -> Values:
         """Return nothing: what fails here fails with the run."""
         return {}
+
+
+def env_factory(config: EnvConfig) -> Callable[[], SetEnv]:
+    """Return what makes one environment of a recipe after another, in this process."""
+    return lambda: srpo_envs.make(config.id, **config.kwargs)

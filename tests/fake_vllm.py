@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import threading
 import time
 from collections import defaultdict
@@ -33,7 +34,6 @@ class FakeVllm(JsonServer):
     Args:
         policy: Whose weights it starts with; a copy is made.
         max_model_len: Its context.
-        has_worker_extension: Whether it was started as `srpo serve-policy` does.
         takes_adapters: Whether it was started to hold adapters over the policy's model.
     """
 
@@ -42,7 +42,6 @@ class FakeVllm(JsonServer):
         policy: Policy,
         *,
         max_model_len: int = 128,
-        has_worker_extension: bool = True,
         takes_adapters: bool = False,
     ) -> None:
         model = copy.deepcopy(policy.model)
@@ -50,7 +49,6 @@ class FakeVllm(JsonServer):
         self.policy = Policy(policy_id="served", model=model, tokenizer=policy.tokenizer, version=policy.version)
         self._base = SharedBase(model, policy.tokenizer) if takes_adapters else None
         self.max_model_len = max_model_len
-        self.has_worker_extension = has_worker_extension
         self.planned: dict[str, list[Answer]] = defaultdict(list)
         """Answers by path that are given in place of the real ones, one after another."""
         self.delay_s = 0.0
@@ -84,7 +82,6 @@ class FakeVllm(JsonServer):
         self.label = "default"
         self.is_paused = False
         self.has_old_cache = False
-        self.keeps_whole_distribution = 0
         self.num_aborts = 0
 
     def _reply(self, asked: Asked) -> Answer:
@@ -138,12 +135,8 @@ class FakeVllm(JsonServer):
         return Answer({"success": True})
 
     def _collective_rpc(self, asked: Asked) -> Answer:
-        if asked.body["method"] == "reload_weights":
-            return self._load(Path(asked.body["kwargs"]["weights_path"]))
-        if not self.has_worker_extension:
-            return Answer({"error": {"message": "'CPUWorker' object has no attribute"}}, status=500)
-        self.keeps_whole_distribution += 1
-        return Answer({"results": [None]})
+        assert asked.body["method"] == "reload_weights"
+        return self._load(Path(asked.body["kwargs"]["weights_path"]))
 
     def _load(self, folder: Path) -> Answer:
         from safetensors.torch import load_file
@@ -178,7 +171,12 @@ class FakeVllm(JsonServer):
         return Answer({"model": model or "team", "choices": [choice]})
 
     def _sample(self, prompt: tuple[int, ...], params: dict[str, Any], label: str, model: str) -> dict[str, Any]:
-        sampling = Sampling(temperature=params["temperature"], top_p=params["top_p"], top_k=params["top_k"])
+        sampling = Sampling(
+            temperature=params["temperature"],
+            top_p=params["top_p"],
+            top_k=params["top_k"],
+            with_kept=params["logprobs"] > 0,
+        )
         row = Row(
             index=next(self._numbers),
             prompt=prompt,
@@ -187,13 +185,13 @@ class FakeVllm(JsonServer):
             stops=tuple(params["stop"]),
         )
         sampled = self._decode(row, sampling, model)
-        pairs = zip(sampled.token_ids, sampled.logprobs, strict=True)
+        kept = sampled.kept or ((),) * len(sampled.token_ids)
         return {
             "index": 0,
             "finish_reason": sampled.finish_reason,
             "stop_reason": None,
             "token_ids": list(sampled.token_ids),
-            "logprobs": {"content": [{"token_id": token, "logprob": logprob, "rank": 1} for token, logprob in pairs]},
+            "logprobs": {"content": list(map(_entry, sampled.token_ids, sampled.logprobs, kept))},
             "weight_versions": [{"version": label, "start": 0, "end": len(sampled.token_ids)}],
         }
 
@@ -212,3 +210,12 @@ class FakeVllm(JsonServer):
                     for sampled in decode_batch(policy, batch, sampling, self._stop_texts):
                         self._decoded[sampled.index] = sampled
             return self._decoded.pop(row.index)
+
+
+def _entry(token: int, logprob: float, kept: tuple[int, ...]) -> dict[str, Any]:
+    """One position; what was left has the rest of the probability in equal parts, and one token was removed."""
+    others = [other for other in kept if other != token]
+    rest = (1 - math.exp(logprob)) / max(len(others), 1)
+    listed = [(token, logprob), *((other, math.log(rest)) for other in others), (max(kept, default=0) + 1, -9999.0)]
+    fields = [{"token_id": other, "logprob": value, "rank": 1} for other, value in listed]
+    return {**fields[0], "top_logprobs": fields if kept else []}

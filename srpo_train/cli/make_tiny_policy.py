@@ -13,6 +13,7 @@ def make_tiny_policy(
     like: Annotated[
         str, typer.Option(help="Which one: tiny-team (arithmetic), tiny-searchers, tiny-workflows or tiny-coders.")
     ] = "tiny-team",
+    width: Annotated[int, typer.Option(help="Hidden size; parameters grow with its square.")] = 64,
     seed: Annotated[int, typer.Option(help="Decides weights and examples.")] = 0,
 ) -> None:
     """Make a tiny policy that plays every role of a team, right only part of the time."""
@@ -22,6 +23,8 @@ def make_tiny_policy(
 
     if like not in CURRICULA:
         raise UnknownIdError(f"no tiny policy {like!r}{near_miss(like, CURRICULA)}")
-    for setting, rates in make(output_dir, CURRICULA[like], seed, show_progress=True)["measured"].items():
+    report = make(output_dir, CURRICULA[like], seed, width=width, show_progress=True)
+    typer.echo(f"{report['settings']['num_parameters']:,} parameters")
+    for setting, rates in report["measured"].items():
         typer.echo(f"{setting:12} " + "  ".join(f"{name} {value:.3f}" for name, value in rates.items()))
     typer.echo(f"checkpoint: {output_dir}")

@@ -109,6 +109,11 @@ def plan_groups(recipe: Recipe) -> tuple[Group, ...]:
             'engine.kind = "vllm" runs inside the trainer, where Ray Train has its process group; use "served" with '
             "ray.engines_per_policy servers"
         )
+    if ray.engines_per_policy and recipe.engine.kind == "transformers" and recipe.rollout.mode == "asynchronous":
+        raise ConfigError(
+            'ray.engines_per_policy: copies with engine.kind = "transformers" sample whole batches; use rollout.mode = '
+            '"rounds", or vLLM servers with engine.kind = "served"'
+        )
     ranks = Group(
         kind="rank", count=ray.num_ranks, cpus=ray.cpus_per_rank, gpus=ray.gpus_per_rank, strategy=ray.strategy
     )

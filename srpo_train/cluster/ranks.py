@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import srpo_envs
 from srpo_envs.errors import SrpoError, SurroundingsError
 from srpo_train.cluster.copies import CopiesEngine
 from srpo_train.cluster.lines import ActorLine
@@ -20,6 +19,7 @@ from srpo_train.engines.base import Engine
 from srpo_train.engines.making import make_engines
 from srpo_train.engines.publishing import weights_of
 from srpo_train.metrics import Sink, Values
+from srpo_train.places import env_factory
 from srpo_train.policies.policy import Policy
 
 
@@ -99,7 +99,7 @@ class OnCluster:
     def worlds(self, config: EnvConfig) -> Callable[[], World]:
         """Return what makes one environment after another: on the workers, or here where there are none."""
         if self._workers is None:
-            return lambda: srpo_envs.make(config.id, **config.kwargs)
+            return env_factory(config)
         return functools.partial(self._workers.make, config)
 
     def engines(self, policies: Iterable[Policy]) -> dict[str, Engine]:

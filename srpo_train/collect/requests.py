@@ -96,6 +96,7 @@ class Requester:
             prompt_token_ids=answer.prompt_token_ids,
             token_ids=answer.token_ids,
             behavior_logprobs=answer.logprobs,
+            kept_token_ids=answer.kept_token_ids,
             token_mask=(1,) * answer.num_tokens,
             finish_reason=answer.finish_reason,
             timings=answer.timings,

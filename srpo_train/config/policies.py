@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from srpo_train.config.values import Beta, Probability
+from srpo_train.config.values import Beta, FinitePositive, Probability
 from srpo_train.section import Section
 
 BUILTIN_TEAM = "builtin:tiny-team"
@@ -29,7 +29,7 @@ class AdapterConfig(Section):
 
     rank: PositiveInt = 64
     """Rank of each update."""
-    alpha: PositiveFloat = 32.0
+    alpha: FinitePositive = 32.0
     """The update is scaled by alpha / rank."""
     use_rslora: bool = False
     """Scale by alpha / sqrt(rank) instead, which keeps the size of updates when the rank grows."""
@@ -53,11 +53,11 @@ class AdapterConfig(Section):
 class PolicyOptimConfig(Section):
     """What differs from `[optim]` for this policy, or for the critic. How a batch is cut is the same for all."""
 
-    lr: PositiveFloat | None = None
+    lr: FinitePositive | None = None
     """Peak learning rate."""
     betas: Annotated[tuple[Beta, Beta], Strict(False)] | None = None
     """Decay of the running mean and of the running square of the gradient."""
-    eps: PositiveFloat | None = None
+    eps: FinitePositive | None = None
     """Added to the root of the running square."""
     weight_decay: NonNegativeFloat | None = None
     """Decoupled weight decay."""
@@ -83,7 +83,7 @@ class PolicyObjectiveConfig(Section):
 class PolicySamplingConfig(Section):
     """What differs from `[sampling]` for this policy; evaluation keeps its own settings."""
 
-    temperature: PositiveFloat | None = None
+    temperature: FinitePositive | None = None
     """Divides the logits, in sampling and in the log-probabilities that are trained."""
     top_p: Probability | None = None
     """Nucleus."""

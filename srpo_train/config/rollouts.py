@@ -11,30 +11,28 @@ from pydantic import (
     model_validator,
 )
 
-from srpo_train.config.values import Probability
+from srpo_train.config.values import FinitePositive, Probability
+from srpo_train.engines.kept import MOST_KEPT
 from srpo_train.section import Section
 
 
 class SamplingConfig(Section):
     """How training rollouts draw tokens."""
 
-    temperature: PositiveFloat = 1.0
+    temperature: FinitePositive = 1.0
     """Divides the logits, in sampling and in the log-probabilities that are trained."""
     top_p: Probability = 1.0
-    """Nucleus; below 1 the samples no longer come from the policy whose log-probabilities enter the ratio."""
+    """Nucleus, together with a `top_k`, which bounds it. What is left of the vocabulary is kept with every token, and
+    all log-probabilities are those within it."""
     top_k: NonNegativeInt = 0
-    """Tokens kept; above 0 the same mismatch as with `top_p` below 1."""
-    allow_truncated_sampling: bool = False
-    """Accept that mismatch, which `objective.correction` does not mend; without it `top_p` below 1 or `top_k` above 0
-    is refused."""
+    """Most tokens left to draw from, at most 1024; 0 draws from all."""
 
     @model_validator(mode="after")
-    def _samples_from_the_policy(self) -> SamplingConfig:
-        if (self.top_p < 1 or self.top_k > 0) and not self.allow_truncated_sampling:
+    def _what_is_left_is_bounded(self) -> SamplingConfig:
+        if (self.top_p < 1 and not self.top_k) or self.top_k > MOST_KEPT:
             raise ValueError(
-                f"top_p = {self.top_p}, top_k = {self.top_k} would train on samples that do not come from the policy "
-                f"(old log-probs would not match, and objective.correction, which compares them before truncation, "
-                f"would be biased); use top_p = 1 and top_k = 0, or set allow_truncated_sampling = true"
+                f"top_p = {self.top_p}, top_k = {self.top_k}: what is left of the vocabulary is kept with every token "
+                f"that is trained on, and needs a bound: a top_k from 1 to {MOST_KEPT}, or top_p = 1 and top_k = 0"
             )
         return self
 

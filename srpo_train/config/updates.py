@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from srpo_train.config.policies import PolicyOptimConfig
-from srpo_train.config.values import Beta
+from srpo_train.config.values import Beta, FinitePositive
 from srpo_train.section import Section
 
 if TYPE_CHECKING:
@@ -102,11 +102,11 @@ class ObjectiveConfig(Section):
 class OptimConfig(Section):
     """The optimiser (AdamW), its schedule and how a batch is cut."""
 
-    lr: PositiveFloat = 1e-6
+    lr: FinitePositive = 1e-6
     """Peak learning rate."""
     betas: Annotated[tuple[Beta, Beta], Strict(False)] = (0.9, 0.999)
     """Decay of the running mean and of the running square of the gradient."""
-    eps: PositiveFloat = 1e-8
+    eps: FinitePositive = 1e-8
     """Added to the root of the running square."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay."""

@@ -11,3 +11,4 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^/?#\s]+[^?#\s]*$")]
 Probability = Annotated[float, Field(gt=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+FinitePositive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

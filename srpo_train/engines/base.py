@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from srpo_envs.errors import ConfigError
 from srpo_envs.records import FinishReason, Member
+from srpo_train.engines.kept import MOST_KEPT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +21,8 @@ class Sampling:
     """Keep the smallest set of tokens with this much probability."""
     top_k: int = 0
     """Keep this many tokens; 0 keeps all. Applied before top-p, which then counts what is left as 1."""
+    with_kept: bool = False
+    """Also return, for each token, those that top-k and top-p left, as training needs. It takes a `top_k`."""
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing.
@@ -33,6 +36,16 @@ class Sampling:
             raise ConfigError(f"sampling: top_p must be above 0 and at most 1, got {self.top_p}")
         if self.top_k < 0:
             raise ConfigError(f"sampling: top_k must be at least 0 (0 keeps all), got {self.top_k}")
+        if self.with_kept and not 0 < self.top_k <= MOST_KEPT:
+            raise ConfigError(
+                f"sampling: with_kept takes a top_k from 1 to {MOST_KEPT}, which bounds what is returned for each "
+                f"token, got {self.top_k}"
+            )
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether some tokens are removed before drawing."""
+        return self.top_p < 1 or self.top_k > 0
 
 
 def sampling_of(sampling: Sampling | Mapping[str, Sampling], policy_id: str) -> Sampling:
@@ -88,10 +101,13 @@ class Generation:
     token_ids: tuple[int, ...]
     """Sampled tokens, end-of-sequence included when it was sampled; empty where an engine knows texts only."""
     logprobs: tuple[float, ...]
-    """Natural-log probability of each sampled token under the policy at the sampling temperature, before top-p and
-    top-k; at temperature 0, that of temperature 1."""
+    """Natural-log probability of each sampled token in the distribution that it was drawn from: the policy's at the
+    sampling temperature, within what top-k and top-p left; at temperature 0, the policy's at temperature 1."""
     finish_reason: FinishReason
     """``stop``, ``length`` or ``abort``."""
+    kept_token_ids: tuple[tuple[int, ...], ...] = ()
+    """For each sampled token those that top-k and top-p left, itself among them, in ascending order; empty where
+    nothing was removed or nobody asked."""
     policy_version: int = 0
     """Version of the weights that sampled it."""
     abort_reason: str = ""

@@ -146,6 +146,7 @@ class Bench:
             policy_id=self.model.policy_id,
             prompt_ids=generation.prompt_token_ids,
             token_ids=generation.token_ids,
+            kept_token_ids=generation.kept_token_ids or None,
         )
         with torch.no_grad():
             return self.model.scorer(temperature=temperature)([row]).logprobs_MT[0]
@@ -401,15 +402,31 @@ def logprobs(bench: Bench) -> None:
 
 
 def truncated_logprobs(bench: Bench) -> None:
-    """Log-probs under top-k and top-p are those of the whole distribution."""
-    for sampling in (Sampling(top_k=5, top_p=0.9), Sampling(top_p=0.7, temperature=0.8)):
+    """Under top-k and top-p each token comes with what it was drawn from, and its log-prob is that within it."""
+    for sampling in (
+        Sampling(top_k=5, top_p=0.9, with_kept=True),
+        Sampling(top_k=40, top_p=0.7, temperature=0.8, with_kept=True),
+        Sampling(top_k=1, with_kept=True),
+    ):
         _compare(bench, sampling)
+    (plain,) = bench.sample([bench.request(0)], Sampling(top_k=5))
+    expect(plain.kept_token_ids == (), "kept tokens that nobody asked for")
 
 
 def _compare(bench: Bench, sampling: Sampling) -> None:
     bench.needs("tokens")
     for generation in bench.sample([bench.request(seed) for seed in range(20)], sampling):
         _close(bench, generation, sampling.temperature or 1.0)
+        if sampling.with_kept:
+            _check_kept(generation, sampling.top_k)
+
+
+def _check_kept(generation: Generation, top_k: int) -> None:
+    kept = generation.kept_token_ids
+    expect(len(kept) == len(generation.token_ids), f"{len(generation.token_ids)} tokens, {len(kept)} kept sets")
+    for token, left in zip(generation.token_ids, kept, strict=True):
+        expect(token in left and list(left) == sorted(set(left)), f"token {token} was drawn from {left}")
+        expect(len(left) <= top_k + 1, f"{len(left)} tokens were left by top-k {top_k}")
 
 
 def _close(bench: Bench, generation: Generation, temperature: float) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from srpo_envs.records import FinishReason
 from srpo_train.engines.base import Sampling
-from srpo_train.engines.sampling import draw, request_uniforms
+from srpo_train.engines.sampling import Draw, draw, request_uniforms
 from srpo_train.engines.stopping import StopTexts
 from srpo_train.policies.policy import Policy
 
@@ -46,7 +46,9 @@ class Sampled:
     token_ids: tuple[int, ...]
     """What was sampled."""
     logprobs: tuple[float, ...]
-    """Log-probability of each token at the sampling temperature."""
+    """Log-probability of each token in the distribution it was drawn from."""
+    kept: tuple[tuple[int, ...], ...] = ()
+    """For each token those it was drawn from; empty where all were, or nobody asked."""
     finish_reason: FinishReason
     """``stop`` or ``length``."""
 
@@ -86,10 +88,11 @@ def decode_batch(policy: Policy, rows: Sequence[Row], sampling: Sampling, stop_t
     logits_RV = forward.prefill()
     for step in range(responses.longest_limit):
         uniforms_R = torch.from_numpy(responses.uniforms(forward.row_ids, step)).to(logits_RV.device)
-        tokens_R, logprobs_R = draw(logits_RV, uniforms_R, sampling)
-        running_R = responses.append(forward.row_ids, step, tokens_R.cpu().numpy(), logprobs_R.cpu().numpy())
+        drawn = draw(logits_RV, uniforms_R, sampling)
+        running_R = responses.append(forward.row_ids, step, drawn)
         if not running_R.any():
             break
+        tokens_R = drawn.tokens_R
         if running_R.mean() < COMPACT_BELOW:
             tokens_R = tokens_R[forward.keep(np.flatnonzero(running_R))]
         logits_RV = forward.step(tokens_R)
@@ -172,6 +175,7 @@ class _Responses:
         self._uniforms = np.stack([request_uniforms(row.seed, self.longest_limit) for row in rows])
         self._tokens = np.zeros(shape, dtype=np.int64)
         self._logprobs = np.zeros(shape, dtype=np.float32)
+        self._kept: list[list[tuple[int, ...]]] = [[] for _ in rows]
         self._lengths = np.zeros(len(rows), dtype=np.int64)
         self._running = np.ones(len(rows), dtype=bool)
         self._ended = np.zeros(len(rows), dtype=bool)
@@ -181,16 +185,18 @@ class _Responses:
         uniforms_R: NDArray[np.float64] = self._uniforms[row_ids, step]
         return uniforms_R
 
-    def append(
-        self, row_ids: NDArray[np.int64], step: int, tokens_R: NDArray[np.int64], logprobs_R: NDArray[np.float32]
-    ) -> NDArray[np.bool_]:
+    def append(self, row_ids: NDArray[np.int64], step: int, drawn: Draw) -> NDArray[np.bool_]:
         """Record one token per row; rows that had finished before are ignored. Returns [R] which rows go on."""
+        tokens_R, logprobs_R = drawn.tokens_R.cpu().numpy(), drawn.logprobs_R.cpu().numpy()
         fresh = self._running[row_ids]
         rows, tokens = row_ids[fresh], tokens_R[fresh]
         if not np.isfinite(logprobs_R[fresh]).all():
             raise FloatingPointError(f"the model's logits are not finite at response token {step}")
         self._tokens[rows, step] = tokens
         self._logprobs[rows, step] = logprobs_R[fresh]
+        if drawn.kept is not None:
+            for place in np.flatnonzero(fresh).tolist():
+                self._kept[row_ids[place]].append(tuple(drawn.kept[place]))
         self._lengths[rows] = step + 1
         self._ended[rows] = np.isin(tokens, self._eos) | self._stopped(rows, tokens, step)
         self._running[rows] = ~self._ended[rows] & (step + 1 < self._limits[rows])
@@ -203,6 +209,7 @@ class _Responses:
                 index=row.index,
                 token_ids=tuple(self._tokens[place, : self._lengths[place]].tolist()),
                 logprobs=tuple(self._logprobs[place, : self._lengths[place]].tolist()),
+                kept=tuple(self._kept[place]),
                 finish_reason="stop" if self._ended[place] else "length",
             )
             for place, row in enumerate(self._rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -23,20 +25,28 @@ def request_uniforms(seed: int, count: int) -> NDArray[np.float64]:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(words))).random(count)
 
 
-def draw(logits_RV: Tensor, uniforms_R: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Draw one token per row and its log-probability.
+class Draw(NamedTuple):
+    """One token for each row."""
 
-    With p = softmax(logits / temperature) the log-probability is log p of the token, whatever top-k and top-p remove:
-    the trainer recomputes it from the whole vocabulary. At temperature 0 the most likely token is taken and its
-    log-probability is that of temperature 1.
+    tokens_R: Tensor
+    """[R] int64."""
+    logprobs_R: Tensor
+    """[R] float32, NaN where the logits of a row are not usable."""
+    kept: list[list[int]] | None
+    """For each row the tokens that were left to draw from, ascending; None where nothing was removed or not asked."""
+
+
+def draw(logits_RV: Tensor, uniforms_R: Tensor, sampling: Sampling) -> Draw:
+    """Draw one token per row.
+
+    With p = softmax(logits / temperature) and S what top-k and then top-p leave, a token y of S is drawn with
+    probability p_y / sum of p over S, whose logarithm is returned. At temperature 0 the most likely token is taken and
+    its log-probability is log p at temperature 1.
 
     Args:
         logits_RV: [R, V] any float type, one row per response.
         uniforms_R: [R] float64 in [0, 1); not read at temperature 0.
         sampling: Temperature and filters.
-
-    Returns:
-        [R] int64 tokens and [R] float32 log-probabilities (NaN where the logits of a row are not usable).
     """
     step = max(1, MAX_ELEMENTS // logits_RV.shape[-1])
     parts = [
@@ -45,27 +55,38 @@ def draw(logits_RV: Tensor, uniforms_R: Tensor, sampling: Sampling) -> tuple[Ten
     ]
     if len(parts) == 1:
         return parts[0]
-    return torch.cat([tokens for tokens, _ in parts]), torch.cat([logprobs for _, logprobs in parts])
+    return Draw(
+        torch.cat([part.tokens_R for part in parts]),
+        torch.cat([part.logprobs_R for part in parts]),
+        None if parts[0].kept is None else [row for part in parts for row in part.kept or ()],
+    )
 
 
-def _draw(logits_RV: Tensor, uniforms_R: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+def _draw(logits_RV: Tensor, uniforms_R: Tensor, sampling: Sampling) -> Draw:
     scaled_RV = logits_RV.float()
     if sampling.temperature not in (0.0, 1.0):
         scaled_RV = scaled_RV / sampling.temperature
     logprobs_RV = scaled_RV.log_softmax(dim=-1)
     if sampling.temperature == 0:
         tokens_R = scaled_RV.argmax(dim=-1)
-    else:
-        tokens_R = inverse_cdf(_filtered(logprobs_RV.exp(), sampling), uniforms_R)
-    return tokens_R, logprobs_RV.gather(-1, tokens_R[:, None])[:, 0]
+        return Draw(tokens_R, _at(logprobs_RV, tokens_R), None)
+    if not sampling.is_truncated:
+        tokens_R = inverse_cdf(logprobs_RV.exp(), uniforms_R)
+        return Draw(tokens_R, _at(logprobs_RV, tokens_R), None)
+    weights_RV = _filtered(logprobs_RV.exp(), sampling)
+    tokens_R = inverse_cdf(weights_RV, uniforms_R)
+    logmass_R = weights_RV.double().sum(dim=-1).log().float()
+    kept = [row.nonzero()[:, 0].tolist() for row in weights_RV.cpu()] if sampling.with_kept else None
+    return Draw(tokens_R, _at(logprobs_RV, tokens_R) - logmass_R, kept)
+
+
+def _at(values_RV: Tensor, tokens_R: Tensor) -> Tensor:
+    return values_RV.gather(-1, tokens_R[:, None])[:, 0]
 
 
 def _filtered(probs_RV: Tensor, sampling: Sampling) -> Tensor:
     """Return probabilities with those outside top-k and then top-p set to 0, not normalised again."""
-    vocabulary = probs_RV.shape[-1]
-    top_k = min(sampling.top_k or vocabulary, vocabulary)
-    if top_k == vocabulary and sampling.top_p >= 1:
-        return probs_RV
+    top_k = min(sampling.top_k or probs_RV.shape[-1], probs_RV.shape[-1])
     # Stable, so that equal probabilities are kept in token order on every device.
     ranked_RV, order_RV = probs_RV.sort(dim=-1, descending=True, stable=True)
     ranked_RV[:, top_k:] = 0

@@ -240,7 +240,7 @@ class ServedEngine:
                 raise _RefusedError(f"{server.url}: {reply.reason}")
             raise ServerFaultError(f"{server.url}: {reply.reason}")
         try:
-            sampled = server.read(reply.body)
+            sampled = server.read(reply.body, with_kept=params["logprobs"] > 0)
         except ValueError as error:
             raise ServerFaultError(f"{server.url}: {error}") from error
         except FloatingPointError as error:
@@ -267,7 +267,7 @@ class ServedEngine:
             "stop": list(request.stop),
             "stop_token_ids": list(self._policy.eos_ids),
             "ignore_eos": True,  # the policy's own list decides
-            "logprobs": 0,  # that of the sampled token alone
+            "logprobs": sampling.top_k if sampling.with_kept else 0,  # 0: that of the sampled token alone
             "detokenize": bool(request.stop),  # stop texts are looked for in vLLM's text; ours is decoded at the end
         }
 
@@ -280,6 +280,7 @@ class ServedEngine:
             prompt_token_ids=prompt,
             token_ids=sampled.token_ids,
             logprobs=sampled.logprobs,
+            kept_token_ids=sampled.kept,
             finish_reason="length" if sampled.finish_reason == "length" else "stop",
             policy_version=version,
             timings={"generate_s": duration_s},

@@ -42,9 +42,9 @@ class AdapterServer(VllmServer):
             raise ServerFaultError(f"{self.url}: it does not have the adapter {published.label!r}")
         return reply
 
-    def read(self, body: Mapping[str, Any]) -> Sampled:
+    def read(self, body: Mapping[str, Any], *, with_kept: bool) -> Sampled:
         """Read an answer; its label is the adapter's name, unless the model below is not the one it stands on."""
-        sampled = super().read(body)
+        sampled = super().read(body, with_kept=with_kept)
         is_sound = sampled.labels == {FRESH}
         return dataclasses.replace(sampled, labels=frozenset({str(body.get("model"))})) if is_sound else sampled
 

@@ -12,14 +12,12 @@ from typing import Any
 
 from srpo_envs.errors import SrpoError
 from srpo_train.engines.endpoint import Endpoint, Patience, Reply
+from srpo_train.engines.kept import within_kept
 
 FRESH = "default"
 """What a server calls the weights that it was started with."""
 UNFINISHED = "unfinished"
 """What we call weights while they are being replaced; a push that breaks off leaves it behind."""
-
-WORKER_METHOD = "keep_whole_distribution"
-"""Of `srpo_train.engines.served_worker.PolicyWorker`, which servers are started with."""
 
 _GENERATE = "/inference/v1/generate"
 _SHORT_S = 10.0
@@ -55,7 +53,9 @@ class Sampled:
     token_ids: tuple[int, ...]
     """What was sampled."""
     logprobs: tuple[float, ...]
-    """Log-probability of each."""
+    """Log-probability of each, within what it was drawn from."""
+    kept: tuple[tuple[int, ...], ...]
+    """For each those that it was drawn from; empty where they were not asked for."""
     finish_reason: str
     """vLLM's word."""
     labels: frozenset[str]
@@ -93,8 +93,6 @@ class VllmServer:
         """Held while its weights are looked at or replaced."""
         self.models: tuple[str, ...] = ()
         """Names of what it serves, as last seen: the model it was started with, and adapters."""
-        self._preparing = asyncio.Lock()
-        self._keeps_whole_distribution = False
 
     @property
     def url(self) -> str:
@@ -108,15 +106,12 @@ class VllmServer:
             prompt: Tokens.
             params: How to continue them, in vLLM's words.
             published: What should sample it.
-
-        Raises:
-            ServerFaultError: tokens are to be removed, and the server cannot say how likely the others were before.
         """
         return await self._generate(params, {"token_ids": prompt})
 
-    def read(self, body: Mapping[str, Any]) -> Sampled:
+    def read(self, body: Mapping[str, Any], *, with_kept: bool) -> Sampled:
         """Read the answer to `generate`; see `read_sampled`."""
-        return read_sampled(body)
+        return read_sampled(body, with_kept=with_kept)
 
     async def label(self) -> str:
         """Return what the server calls its weights, and see on the way that it is well.
@@ -124,7 +119,6 @@ class VllmServer:
         Raises:
             ServerFaultError: it does not answer as a vLLM with development endpoints does.
         """
-        self._keeps_whole_distribution = False  # it may have been restarted
         await self._do("ask for its health", "GET", "/health")
         models = (await self._do("ask for its model", "GET", "/v1/models")).body.get("data")
         models = [model for model in models if isinstance(model, Mapping)] if isinstance(models, list) else []
@@ -154,8 +148,6 @@ class VllmServer:
     async def _generate(self, params: Mapping[str, Any], payload: Mapping[str, Any]) -> Reply:
         self.num_under_way += 1
         try:
-            if params["top_p"] < 1 or params["top_k"] > 0:
-                await self._keep_whole_distribution()
             return await self._endpoint.post(_GENERATE, {**payload, "sampling_params": params})
         finally:
             self.num_under_way -= 1
@@ -179,13 +171,6 @@ class VllmServer:
             if reply.body.get("success") is False:
                 raise ServerFaultError(f"{self.url}: could not {what}: {dict(reply.body)}")
 
-    async def _keep_whole_distribution(self) -> None:
-        async with self._preparing:
-            if not self._keeps_whole_distribution:
-                what = "keep log-probabilities as before top-k and top-p, which those of `srpo serve-policy` can"
-                await self._do(what, "POST", "/collective_rpc", {"method": WORKER_METHOD})
-                self._keeps_whole_distribution = True
-
     async def _do(
         self, what: str, method: str, path: str, payload: Any = None, *, timeout_s: float = _SHORT_S
     ) -> Reply:
@@ -200,8 +185,8 @@ class VllmServer:
         return ServerFaultError(f"{self.url}: could not {what}: {reply.reason}{hint}", is_down=reply.is_down)
 
 
-def read_sampled(body: Mapping[str, Any]) -> Sampled:
-    """Read the first choice of a server's answer.
+def read_sampled(body: Mapping[str, Any], *, with_kept: bool) -> Sampled:
+    """Read the first choice of a server's answer, and what each token was drawn from, where that was asked for.
 
     Raises:
         ValueError: it is not what was asked for.
@@ -210,8 +195,13 @@ def read_sampled(body: Mapping[str, Any]) -> Sampled:
     try:
         (choice,) = body["choices"]
         token_ids = tuple(int(token) for token in choice["token_ids"])
-        logprobs = tuple(float(entry["logprob"]) for entry in choice["logprobs"]["content"])
-        sampled = tuple(int(entry["token_id"]) for entry in choice["logprobs"]["content"])
+        entries = choice["logprobs"]["content"]
+        logprobs = tuple(float(entry["logprob"]) for entry in entries)
+        sampled = tuple(int(entry["token_id"]) for entry in entries)
+        listed = [
+            [(int(other["token_id"]), float(other["logprob"])) for other in entry.get("top_logprobs") or ()]
+            for entry in entries
+        ]
         labels = frozenset(str(span["version"]) for span in choice["weight_versions"] or ())
         finish_reason = str(choice["finish_reason"])
     except (KeyError, TypeError, ValueError) as error:
@@ -220,4 +210,9 @@ def read_sampled(body: Mapping[str, Any]) -> Sampled:
         raise ValueError(f"{len(token_ids)} tokens with log-probabilities of {len(sampled)} others")
     if not all(math.isfinite(value) and value > _LOWEST_LOGPROB for value in logprobs):
         raise FloatingPointError("the model's logits are not finite")
-    return Sampled(token_ids=token_ids, logprobs=logprobs, finish_reason=finish_reason, labels=labels)
+    kept: tuple[tuple[int, ...], ...] = ()
+    if with_kept:
+        pairs = zip(token_ids, logprobs, strict=True)
+        read = [within_kept(pair, others, _LOWEST_LOGPROB) for pair, others in zip(pairs, listed, strict=True)]
+        kept, logprobs = tuple(tokens for tokens, _ in read), tuple(logprob for _, logprob in read)
+    return Sampled(token_ids=token_ids, logprobs=logprobs, kept=kept, finish_reason=finish_reason, labels=labels)

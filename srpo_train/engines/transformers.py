@@ -116,6 +116,7 @@ class TransformersEngine:
             prompt_token_ids=prompt,
             token_ids=sampled.token_ids,
             logprobs=sampled.logprobs,
+            kept_token_ids=sampled.kept,
             finish_reason=sampled.finish_reason,
             policy_version=self._policy.version,
             timings=timings,

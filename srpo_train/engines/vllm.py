@@ -14,6 +14,7 @@ from srpo_envs.errors import EngineError
 from srpo_train.config import VllmConfig
 from srpo_train.engines.adapters import StoredAdapter
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling
+from srpo_train.engines.kept import within_kept
 from srpo_train.engines.limits import given_up, overlong, room_for
 from srpo_train.engines.publishing import WeightSpecs, of_version, weights_of
 from srpo_train.engines.vllm_adapters import BASE_VERSION, AdapterWeights, BaseWeights
@@ -81,6 +82,7 @@ class _Running:
     prompt: tuple[int, ...]
     version: int
     begun: float
+    with_kept: bool
     name: str = ""
     answer: Generation | None = None
 
@@ -214,7 +216,10 @@ class VllmEngine:
 
     def _begin(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[_Running]:
         prompts = {text: self._policy.encode_prompt(text) for text in {request.prompt for request in requests}}
-        batch = [_Running(request, prompts[request.prompt], self._version, time.perf_counter()) for request in requests]
+        batch = [
+            _Running(request, prompts[request.prompt], self._version, time.perf_counter(), sampling.with_kept)
+            for request in requests
+        ]
         for running in batch:
             self._start(running, sampling)
         return batch
@@ -249,7 +254,7 @@ class VllmEngine:
             stop=list(request.stop),
             stop_token_ids=list(self._policy.eos_ids),
             ignore_eos=True,  # the policy's own list decides
-            logprobs=0,  # that of the sampled token alone
+            logprobs=sampling.top_k if sampling.with_kept else 0,  # 0: that of the sampled token alone
             flat_logprobs=True,
             detokenize=bool(request.stop),  # stop texts are looked for in vLLM's text; ours is decoded at the end
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -259,7 +264,8 @@ class VllmEngine:
         if output is None:
             running.answer = given_up(running.request, running.prompt, reason, version=running.version)
             return
-        token_ids, logprobs = tuple(output.token_ids), tuple(output.logprobs.logprobs)
+        token_ids = tuple(output.token_ids)
+        kept, logprobs = _read_kept(output.logprobs) if running.with_kept else ((), tuple(output.logprobs.logprobs))
         if not all(map(math.isfinite, logprobs)):
             raise EngineError(
                 f"engine of policy {self.policy_id!r} (version {running.version}): the model's logits are not finite "
@@ -271,6 +277,7 @@ class VllmEngine:
             prompt_token_ids=running.prompt,
             token_ids=token_ids,
             logprobs=logprobs,
+            kept_token_ids=kept,
             finish_reason="length" if output.finish_reason == "length" else "stop",
             policy_version=self._version_of(running, output),
             timings={"generate_s": time.perf_counter() - running.begun},
@@ -285,6 +292,14 @@ class VllmEngine:
             return running.version
         stamp = min(strange)
         return int(stamp) if stamp.isdecimal() else UNKNOWN_VERSION
+
+
+def _read_kept(flat: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[float, ...]]:
+    """Read what was left at each position, the sampled token first, and its log-probability within that."""
+    places = [slice(*place) for place in zip(flat.start_indices, flat.end_indices, strict=True)]
+    lists = [list(zip(flat.token_ids[place], flat.logprobs[place], strict=True)) for place in places]
+    read = [within_kept(listed[0], listed[1:]) for listed in lists]
+    return tuple(kept for kept, _ in read), tuple(logprob for _, logprob in read)
 
 
 def open_engines(policies: Iterable[Policy], options: VllmConfig | None = None) -> dict[str, VllmEngine]:

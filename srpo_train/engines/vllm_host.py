@@ -15,9 +15,9 @@ from torch import Tensor
 from srpo_envs.errors import ConfigError, EngineError
 from srpo_train.config import VllmConfig
 from srpo_train.engines.adapters import kernel_rank
+from srpo_train.engines.kept import MOST_KEPT
 from srpo_train.engines.publishing import PushProgress, run_within
 from srpo_train.engines.vllm_library import can_sleep, import_vllm, is_cpu, living, unchanged_process
-from srpo_train.engines.vllm_sampler import keep_whole_distribution
 from srpo_train.engines.vllm_transfer import reload, reload_from_file, stamp, transfer, transfer_options
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ class VllmHost:
         self._waiting: dict[str, OnFinished] = {}
         self._fault = ""
         living.add(llm)
-        self._keeps_whole_distribution = False
         self.num_users = 0
         """Engines that use it; the last one to leave closes it."""
 
@@ -130,9 +129,6 @@ class VllmHost:
 
         self._require_sound()
         self._wake()
-        if not self._keeps_whole_distribution and (params.top_p < 1 or params.top_k > 0):
-            self._llm.collective_rpc(keep_whole_distribution)
-            self._keeps_whole_distribution = True
         name = f"{self._name}/{next(self._numbers)}"
         try:
             self._llm.llm_engine.add_request(name, {"prompt_token_ids": list(prompt)}, params, lora_request=lora)
@@ -251,7 +247,8 @@ def _arguments(policy: Policy, options: VllmConfig) -> dict[str, Any]:
         "tensor_parallel_size": options.tensor_parallel_size,
         "gpu_memory_utilization": options.gpu_memory_utilization,
         "kv_cache_memory_bytes": options.kv_cache_memory_bytes or None,
-        "logprobs_mode": "processed_logprobs",
+        "logprobs_mode": "processed_logprobs",  # after temperature, top-k and top-p
+        "max_logprobs": MOST_KEPT,
         "generation_config": "vllm",  # requests say how to sample; a checkpoint's own settings would be added
         "async_scheduling": False,  # no batch is under way between two steps, so a push never meets one
         "disable_log_stats": True,

@@ -5,7 +5,8 @@ times a part of the vocabulary. A tile's logits live in one buffer that the next
 in the backward pass, so memory is one tile, whatever the batch and the vocabulary.
 
 Letters: M rows, T padded response tokens, N response tokens of all rows in one line, H hidden size, V vocabulary,
-C tokens and W words of one tile.
+C tokens and W words of one tile,
+Y tokens whose log-probabilities are wanted at one position.
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ def token_logprobs(
 ) -> TokenLogprobs:
     """Log-probability of every response token given what precedes it in its row.
 
-    Equal to gathering from ``log_softmax(logits.float() / temperature)`` of the whole model, with gradients to match.
+    Equal to gathering from ``log_softmax(logits.float() / temperature)`` of the whole model, with gradients to match;
+    where the rows say what top-k and top-p had left, from the log-softmax over that. Entropies are those of the whole
+    distribution.
     A model whose head is not a plain linear layer, or that changes its logits in a way not known here, is scored from
     its full logits instead; a warning is logged once.
 
@@ -130,31 +133,44 @@ def token_logprobs(
         raise ConfigError(f"log-probs: temperature and chunk_size must be positive, got {temperature}, {chunk_size}")
     row_N, token_N = padded.is_response_MT.nonzero(as_tuple=True)
     position_N = padded.prompt_length_M[row_N] - 1 + token_N
-    target_N = padded.token_ids_MT[row_N, token_N]
+    target_NY = padded.token_ids_MT[row_N, token_N, None]
+    if padded.kept_NY is not None:
+        target_NY = torch.cat([target_NY, padded.kept_NY.clamp(min=0)], dim=1)
     # No attention mask: padding is on the right, where a causal model's real tokens do not look, and without a mask
     # attention takes its faster form. What the model computes at padding is never read.
     inputs = {"input_ids": padded.input_ids_MS, "use_cache": False}
     form = head_form(model)
     if form is None:
         logits_NV = model(**inputs).logits[row_N, position_N]
-        logprob_N, entropy_N = _score_logits(logits_NV, target_N, temperature, with_entropy)
+        logprob_NY, entropy_N = _score_logits(logits_NV, target_NY, temperature, with_entropy)
     else:
         causal, head = _unwrap(model)
         hidden_NH = causal.base_model(**inputs).last_hidden_state[row_N, position_N]
-        logprob_N, entropy_N = head_logprobs(
-            hidden_NH, head.weight, head.bias, target_N, form, temperature, chunk_size, with_entropy
+        logprob_NY, entropy_N = head_logprobs(
+            hidden_NH, head.weight, head.bias, target_NY, form, temperature, chunk_size, with_entropy
         )
+    logprob_N = logprob_NY[:, 0]
+    if padded.kept_NY is not None:
+        logprob_N = logprob_N - _log_mass(logprob_NY[:, 1:], padded.kept_NY)
     shape = padded.token_ids_MT.shape
     blank_MT = logprob_N.new_zeros(shape)
     logprobs_MT = blank_MT.index_put((row_N, token_N), logprob_N)
     return TokenLogprobs(logprobs_MT, blank_MT.index_put((row_N, token_N), entropy_N) if with_entropy else None)
 
 
+def _log_mass(logprob_NY: Tensor, kept_NY: Tensor) -> Tensor:
+    """Log-probability of being among the kept tokens; 0 where none are named, which stands for all."""
+    is_named_NY = kept_NY >= 0
+    absent_NY = torch.full_like(logprob_NY, -torch.inf)
+    absent_NY[:, 0] = 0.0  # read only where not even the first is named
+    return torch.where(is_named_NY, logprob_NY, absent_NY).logsumexp(dim=1)
+
+
 def head_logprobs(
     hidden_NH: Tensor,
     weight_VH: Tensor,
     bias_V: Tensor | None,
-    target_N: Tensor,
+    target_NY: Tensor,
     form: HeadForm | None = None,
     temperature: float = 1.0,
     chunk_size: int | None = None,
@@ -162,15 +178,17 @@ def head_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of targets, and entropies, under a linear head; only one tile's logits exist at a time.
 
+    `target_NY` holds the [N, Y] tokens asked for at each position.
+
     Differentiable once in ``hidden_NH``, ``weight_VH`` and ``bias_V``; backward forms each tile's logits anew.
 
     Returns:
-        [N] log-probabilities and [N] entropies (zeros unless asked for), at least float32.
+        [N, Y] log-probabilities and [N] entropies (zeros unless asked for), at least float32.
     """
     tokens, tile_bytes = _TILE.get(hidden_NH.device.type, _TILE["cpu"])
     tokens = min(chunk_size or tokens, max(len(hidden_NH), 1))
     head = _Head(form or HeadForm(), temperature, with_entropy, tokens, max(1, tile_bytes // (4 * tokens)))
-    scored: tuple[Tensor, Tensor] = _TiledHead.apply(hidden_NH, weight_VH, bias_V, target_N, head)  # type: ignore[no-untyped-call]
+    scored: tuple[Tensor, Tensor] = _TiledHead.apply(hidden_NH, weight_VH, bias_V, target_NY, head)  # type: ignore[no-untyped-call]
     return scored
 
 
@@ -230,13 +248,14 @@ def _unwrap(model: nn.Module) -> tuple[Any, Any]:
     return causal, causal.get_output_embeddings()
 
 
-def _score_logits(logits_NV: Tensor, target_N: Tensor, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor]:
+def _score_logits(
+    logits_NV: Tensor, target_NY: Tensor, temperature: float, with_entropy: bool
+) -> tuple[Tensor, Tensor]:
     """Score from full logits, for heads of unknown form."""
     dtype = torch.promote_types(logits_NV.dtype, torch.float32)
     logprob_NV = (logits_NV.to(dtype) / temperature).log_softmax(dim=-1)
-    logprob_N = logprob_NV.gather(1, target_N[:, None]).squeeze(1)
-    entropy_N = -(logprob_NV.exp() * logprob_NV).sum(dim=1) if with_entropy else torch.zeros_like(logprob_N)
-    return logprob_N, entropy_N
+    entropy_N = -(logprob_NV.exp() * logprob_NV).sum(dim=1) if with_entropy else logprob_NV.new_zeros(len(logprob_NV))
+    return logprob_NV.gather(1, target_NY), entropy_N
 
 
 # --- the tiled head -----------------------------------------------------------------------------------------------
@@ -259,11 +278,11 @@ class _Tile(NamedTuple):
     words: slice
     logits_CW: Tensor
 
-    def locate(self, target_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return [C, 1] column of each token's target, clamped into the tile, and [C] whether it lies there."""
-        column_C = target_N[self.tokens] - self.words.start
-        is_here_C = (column_C >= 0) & (column_C < self.logits_CW.shape[1])
-        return column_C.clamp(0, self.logits_CW.shape[1] - 1)[:, None], is_here_C
+    def locate(self, target_NY: Tensor) -> tuple[Tensor, Tensor]:
+        """Return [C, Y] columns of each token's targets, clamped into the tile, and [C, Y] whether they lie there."""
+        column_CY = target_NY[self.tokens] - self.words.start
+        is_here_CY = (column_CY >= 0) & (column_CY < self.logits_CW.shape[1])
+        return column_CY.clamp(0, self.logits_CW.shape[1] - 1), is_here_CY
 
 
 class _TiledHead(torch.autograd.Function):
@@ -271,29 +290,30 @@ class _TiledHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, target_N: Tensor, head: _Head
+        ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, target_NY: Tensor, head: _Head
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(hidden_NH.dtype, torch.float32)
-        target_logit_N, mean_logit_N = hidden_NH.new_zeros((2, len(hidden_NH)), dtype=dtype)
-        normalizer_N = torch.full_like(target_logit_N, -torch.inf)
+        target_logit_NY = hidden_NH.new_zeros(target_NY.shape, dtype=dtype)
+        mean_logit_N = hidden_NH.new_zeros(len(hidden_NH), dtype=dtype)
+        normalizer_N = torch.full_like(mean_logit_N, -torch.inf)
         for tile in _tiles(hidden_NH, weight_VH, bias_V, head):
             _finish_logits(tile.logits_CW, head.form, head.temperature)
-            column_C1, is_here_C = tile.locate(target_N)
-            found_C = tile.logits_CW.gather(1, column_C1).squeeze(1)
-            target_logit_N[tile.tokens] = torch.where(is_here_C, found_C, target_logit_N[tile.tokens])
+            column_CY, is_here_CY = tile.locate(target_NY)
+            found_CY = tile.logits_CW.gather(1, column_CY)
+            target_logit_NY[tile.tokens] = torch.where(is_here_CY, found_CY, target_logit_NY[tile.tokens])
             normalizer_C, mean_C = _summarize(tile.logits_CW, head.with_entropy)
             total_C = torch.logaddexp(normalizer_N[tile.tokens], normalizer_C)
             mean_logit_N[tile.tokens] += (mean_C - mean_logit_N[tile.tokens]) * (normalizer_C - total_C).exp()
             normalizer_N[tile.tokens] = total_C
         entropy_N = normalizer_N - mean_logit_N if head.with_entropy else torch.zeros_like(normalizer_N)
         ctx.head = head
-        ctx.save_for_backward(hidden_NH, weight_VH, bias_V, target_N, normalizer_N, entropy_N)
-        return target_logit_N - normalizer_N, entropy_N
+        ctx.save_for_backward(hidden_NH, weight_VH, bias_V, target_NY, normalizer_N, entropy_N)
+        return target_logit_NY - normalizer_N[:, None], entropy_N
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logprob_N: Tensor, grad_entropy_N: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_NH, weight_VH, bias_V, target_N, normalizer_N, entropy_N = ctx.saved_tensors
+    def backward(ctx: Any, grad_logprob_NY: Tensor, grad_entropy_N: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_NH, weight_VH, bias_V, target_NY, normalizer_N, entropy_N = ctx.saved_tensors
         # Sums over many tiles need float32, whatever the weights are stored in.
         inputs = (hidden_NH, weight_VH, bias_V)
         sum_NH, sum_VH, sum_V = (
@@ -301,7 +321,9 @@ class _TiledHead(torch.autograd.Function):
             for tensor, is_wanted in zip(inputs, ctx.needs_input_grad[:3], strict=True)
         )
         for tile in _tiles(hidden_NH, weight_VH, bias_V, ctx.head):
-            grad_CW = _logit_gradient(tile, target_N, normalizer_N, entropy_N, grad_logprob_N, grad_entropy_N, ctx.head)
+            grad_CW = _logit_gradient(
+                tile, target_NY, normalizer_N, entropy_N, grad_logprob_NY, grad_entropy_N, ctx.head
+            )
             if sum_V is not None:
                 sum_V[tile.words] += grad_CW.sum(dim=0)
             grad_CW = grad_CW.to(weight_VH.dtype)
@@ -358,10 +380,10 @@ def _summarize(logits_CW: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor]:
 
 def _logit_gradient(
     tile: _Tile,
-    target_N: Tensor,
+    target_NY: Tensor,
     normalizer_N: Tensor,
     entropy_N: Tensor,
-    grad_logprob_N: Tensor,
+    grad_logprob_NY: Tensor,
     grad_entropy_N: Tensor,
     head: _Head,
 ) -> Tensor:
@@ -375,15 +397,16 @@ def _logit_gradient(
     slope_CW = None
     if head.form.softcap is not None:
         slope_CW = (logits_CW * (head.temperature / head.form.softcap)).square_().neg_().add_(1.0)
-    pull_C = grad_logprob_N[tile.tokens] * factor
+    pull_CY = grad_logprob_NY[tile.tokens] * factor
+    pull_C = pull_CY.sum(dim=1)
     logprob_CW = logits_CW.sub_(normalizer_N[tile.tokens, None])
     if head.with_entropy:
         weight_CW = (logprob_CW + entropy_N[tile.tokens, None]).mul_(grad_entropy_N[tile.tokens, None] * factor)
         grad_CW = logprob_CW.exp_().mul_(weight_CW.add_(pull_C[:, None]).neg_())
     else:
         grad_CW = logprob_CW.exp_().mul_(-pull_C[:, None])
-    column_C1, is_here_C = tile.locate(target_N)
-    grad_CW.scatter_add_(1, column_C1, torch.where(is_here_C, pull_C, 0.0)[:, None])
+    column_CY, is_here_CY = tile.locate(target_NY)
+    grad_CW.scatter_add_(1, column_CY, torch.where(is_here_CY, pull_CY, 0.0))
     return grad_CW if slope_CW is None else grad_CW.mul_(slope_CW)
 
 

@@ -73,6 +73,11 @@ class Team:
         """Policy id by role, read-only."""
         return MappingProxyType(self._roles)
 
+    @property
+    def trained(self) -> list[Policy]:
+        """The policies that an update moves; the others play as they are."""
+        return [policy for policy in self if policy.is_trainable]
+
     def __iter__(self) -> Iterator[Policy]:
         return iter(self._policies.values())
 

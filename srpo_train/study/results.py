@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from srpo_train.reporting.tables import Cell as Entry
 from srpo_train.run_dir import write_whole
 from srpo_train.study.figure import draw_study
 from srpo_train.study.grid import CONTROL
-from srpo_train.sweep import Cell, read_cells
-from srpo_train.sweep.cells import list_run_dirs, read_run, standing
+from srpo_train.sweep.cells import read_run, standing
+from srpo_train.sweep.finished import CellResult, by_group, note_on_missing, read_finished
 
 TABLE_FILE = "study.md"
 PICTURE_FILE = "study.png"
@@ -55,13 +55,8 @@ class StudyRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyResult:
-    """A cell of the study and its finished runs."""
-
-    cell: Cell
-    """Task, model, workflow and sharing are in its settings."""
-    runs: tuple[StudyRun, ...]
-    """By seed."""
+class StudyResult(CellResult[StudyRun]):
+    """A cell of the study and its finished runs; task, model, workflow and sharing are in the cell's settings."""
 
     @property
     def setting(self) -> tuple[str, str]:
@@ -73,10 +68,6 @@ class StudyResult:
         """Whether it is the single agent."""
         return self.cell.settings["workflow"] == CONTROL and not self.cell.settings["sharing"]
 
-    def score(self, of: Callable[[StudyRun], float]) -> Score:
-        """Return mean and sample standard deviation over the seeds; no deviation for a single one."""
-        return Score.over([of(run) for run in self.runs])
-
 
 def read_study(out: str | Path) -> list[StudyResult]:
     """Return the cells of a study's directory with their finished runs.
@@ -84,12 +75,12 @@ def read_study(out: str | Path) -> list[StudyResult]:
     Raises:
         RecordError: it is not the directory of a study.
     """
-    found = []
-    for cell in read_cells(out):
-        if not {"task", "model", "workflow", "sharing"} <= set(cell.settings):
-            raise RecordError(f"{out}: cell {cell.label!r} is not of a study; use `srpo sweep` for this directory")
-        runs = tuple(run for folder in list_run_dirs(out, cell) if (run := _read_run(folder)) is not None)
-        found.append(StudyResult(cell=cell, runs=runs))
+    found = [StudyResult(cell=result.cell, runs=result.runs) for result in read_finished(out, _read_run)]
+    for result in found:
+        if not {"task", "model", "workflow", "sharing"} <= set(result.cell.settings):
+            raise RecordError(
+                f"{out}: cell {result.cell.label!r} is not of a study; use `srpo sweep` for this directory"
+            )
     return found
 
 
@@ -123,7 +114,7 @@ def make_table(results: Sequence[StudyResult]) -> Table:
         Column(name="alarms (runs)", is_text=True),
     )
     blocks = []
-    for group, members in _by_group(results).items():
+    for group, members in by_group(results).items():
         control = next((result for result in members if result.is_control), None)
         rows = [Row(name=_name(result), cells=_cells(result, control)) for result in members]
         blocks.append(Block(title=group, rows=mark_best(rows, columns)))
@@ -152,13 +143,6 @@ def _collapses(lines: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
     alarms = Alarms(AlarmsConfig())
     raised = [alarm.name for line in lines for alarm in alarms.check(line)]
     return tuple(name for name in dict.fromkeys(raised) if name in AlarmsConfig.model_fields)
-
-
-def _by_group(results: Iterable[StudyResult]) -> dict[str, list[StudyResult]]:
-    groups: dict[str, list[StudyResult]] = {}
-    for result in results:
-        groups.setdefault(result.cell.group, []).append(result)
-    return groups
 
 
 def _name(result: StudyResult) -> str:
@@ -200,7 +184,4 @@ def _notes(results: Sequence[StudyResult]) -> tuple[str, ...]:
         "Before: the model as it starts. Peak: the largest of a run's evaluations, above the truth by the luck of the "
         "largest. The single agent is trained on the same task from the same model."
     ]
-    short = [f"{result.cell.label}: {len(result.runs)}" for result in results if len(result.runs) < len(seeds)]
-    if short:
-        notes.append(f"Fewer finished runs than seeds: {'; '.join(short)}.")
-    return tuple(notes)
+    return (*notes, *note_on_missing(results, seeds))

@@ -5,18 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from srpo_envs.errors import RecordError
 from srpo_train.metrics import series
 from srpo_train.reporting.markdown import table_to_markdown
-from srpo_train.reporting.tables import Better, Block, Column, Row, Score, Table, mark_best
+from srpo_train.reporting.tables import Better, Block, Column, Row, Table, mark_best
 from srpo_train.reporting.tables import Cell as Entry
 from srpo_train.reporting.traces import variation
 from srpo_train.run_dir import write_whole
-from srpo_train.sweep.cells import Cell, list_run_dirs, read_cells, read_run, standing
+from srpo_train.sweep.cells import read_run, standing
+from srpo_train.sweep.finished import CellResult, by_group, note_on_missing, read_finished
 
 CSV_FILE = "results.csv"
 """One line for every finished run."""
@@ -65,31 +67,16 @@ class RunResult:
     """Time of training steps and evaluations."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellResult:
-    """A cell and its finished runs."""
-
-    cell: Cell
-    """What was trained."""
-    runs: tuple[RunResult, ...]
-    """By seed."""
-
-    def score(self, of: Callable[[RunResult], float]) -> Score:
-        """Return mean and sample standard deviation over the seeds; no deviation for a single one."""
-        return Score.over([of(run) for run in self.runs])
+SweepResult: TypeAlias = CellResult[RunResult]
 
 
-def read_results(out: str | Path) -> list[CellResult]:
+def read_results(out: str | Path) -> list[SweepResult]:
     """Return the cells of a sweep directory with their finished runs, in the order of the sweep.
 
     Raises:
         RecordError: it is not the directory of a sweep.
     """
-    found = []
-    for cell in read_cells(out):
-        runs = tuple(result for folder in list_run_dirs(out, cell) if (result := _read_run(folder)) is not None)
-        found.append(CellResult(cell=cell, runs=runs))
-    return found
+    return read_finished(out, _read_run)
 
 
 def write_results(out: str | Path) -> Path:
@@ -106,7 +93,7 @@ def write_results(out: str | Path) -> Path:
     return Path(out) / TABLE_FILE
 
 
-def make_table(title: str, results: Sequence[CellResult]) -> Table:
+def make_table(title: str, results: Sequence[SweepResult]) -> Table:
     """Return the results as a table, one row for each cell with finished runs, the best means marked.
 
     Where the cells were not evaluated alike nothing is marked, and the table says so.
@@ -128,7 +115,7 @@ def make_table(title: str, results: Sequence[CellResult]) -> Table:
     )
     blocks = [
         Block(title=group, rows=mark_best([Row(name=r.cell.label, cells=_cells(r)) for r in members], columns))
-        for group, members in _groups(results).items()
+        for group, members in by_group(results).items()
     ]
     seeds = sorted({run.seed for result in results for run in result.runs})
     evaluated = " or ".join(f"{num_tasks} held-out questions with {n} samples each" for num_tasks, n in sizes)
@@ -139,20 +126,11 @@ def make_table(title: str, results: Sequence[CellResult]) -> Table:
     ]
     if len(sizes) > 1:
         notes.append("Cells were not evaluated alike: their scores do not compare, and none is marked.")
-    short = [f"{result.cell.label}: {len(result.runs)}" for result in all_cells if len(result.runs) < len(seeds)]
-    if short:
-        notes.append(f"Fewer finished runs than seeds: {'; '.join(short)}.")
+    notes += note_on_missing(all_cells, seeds)
     return Table(title=title, columns=columns, blocks=tuple(blocks), row_heading="Runs", notes=tuple(notes))
 
 
-def _groups(results: Iterable[CellResult]) -> dict[str, list[CellResult]]:
-    groups: dict[str, list[CellResult]] = {}
-    for result in results:
-        groups.setdefault(result.cell.group, []).append(result)
-    return groups
-
-
-def _cells(result: CellResult) -> tuple[Entry, ...]:
+def _cells(result: SweepResult) -> tuple[Entry, ...]:
     return (
         result.score(lambda run: run.final_avg).cell(scale=100),
         result.score(lambda run: run.final_pass).cell(scale=100),
@@ -201,7 +179,7 @@ def _mean(lines: Sequence[dict[str, float]], name: str) -> float:
     return statistics.fmean(values) if values else 0.0
 
 
-def _write_csv(path: Path, results: Iterable[CellResult]) -> None:
+def _write_csv(path: Path, results: Iterable[SweepResult]) -> None:
     rows = [
         {"cell": result.cell.label, "settings": json.dumps(dict(result.cell.settings)), **vars(run)}
         for result in results

@@ -24,7 +24,7 @@ from srpo_train.tiny.arithmetic.curriculum import ARITHMETIC
 from srpo_train.tiny.curriculum import Curriculum, Phase
 from srpo_train.tiny.experts import HabitsT
 from srpo_train.tiny.measure import measure_policy
-from srpo_train.tiny.model import new_model, tiny_config
+from srpo_train.tiny.model import WIDTH, new_model, tiny_config
 from srpo_train.tiny.tokenizer import train_tokenizer
 from srpo_train.tiny.village.curriculum import VILLAGE
 from srpo_train.tiny.warm_start import make_examples, run_phase, single_thread
@@ -49,6 +49,7 @@ def make_tiny_policy(
     curriculum: Curriculum[HabitsT],
     seed: int = 0,
     *,
+    width: int = WIDTH,
     num_measured: int | None = None,
     show_progress: bool = False,
 ) -> dict[str, Any]:
@@ -60,6 +61,7 @@ def make_tiny_policy(
         output_dir: Folder to write; it must not hold files.
         curriculum: The recipe, one of `CURRICULA` or an altered one.
         seed: Decides the initial weights, the examples and the measurement.
+        width: Hidden size; the shipped ones have 64.
         num_measured: Held-out questions each measurement plays; by default what the curriculum says.
         show_progress: Draw a progress bar on the terminal.
 
@@ -68,6 +70,7 @@ def make_tiny_policy(
 
     Raises:
         CheckpointError: the folder holds files, or it is one.
+        ConfigError: a width that no model can have.
     """
     target = Path(output_dir)
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
@@ -77,7 +80,7 @@ def make_tiny_policy(
         )
     with single_thread(), _progress(curriculum.phases, show_progress) as on_step:
         tokenizer = make_tokenizer(curriculum, seed)
-        model = new_model(tiny_config(tokenizer), seed)
+        model = new_model(tiny_config(tokenizer, width), seed)
         for number, phase in enumerate(curriculum.phases):
             rng = np.random.default_rng([seed, 1, number])
             run_phase(model, tokenizer, curriculum, phase, rng, functools.partial(on_step, phase))
@@ -131,6 +134,7 @@ def _settings(
     return {
         "seed": seed,
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "width": model.config.hidden_size,
         "vocab_size": len(tokenizer),
         "phases": [_as_json(phase) for phase in curriculum.phases],
         "role_weights": dict(curriculum.role_weights),

@@ -74,6 +74,13 @@ BREAKS = {
     "member doubled": (lambda e: with_member(e, 0, 1, agent="solver_0"), {"agents"}),
     "versions mixed": (lambda e: with_member(e, 0, 1, policy_version=3), {"version"}),
     "log-prob lost": (lambda e: with_member(e, 0, 1, behavior_logprobs=()), {"tokens"}),
+    "kept tokens of another count": (lambda e: with_member(e, 0, 1, kept_token_ids=((1,),) * 9), {"tokens"}),
+    "a token that was not left": (
+        lambda e: with_member(
+            e, 1, 0, token_ids=(1,), token_mask=(1,), behavior_logprobs=(-0.5,), kept_token_ids=((2, 3),)
+        ),
+        {"tokens"},
+    ),
     "mask of another length": (lambda e: with_member(e, 0, 1, token_mask=(1,) * 99), {"tokens"}),
     "log-prob not finite": (
         lambda e: with_member(e, 1, 0, token_ids=(1,), token_mask=(1,), behavior_logprobs=(-math.inf,)),

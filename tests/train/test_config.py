@@ -180,22 +180,22 @@ def test_a_token_budget_needs_a_constant_learning_rate(minimal: Path) -> None:
     assert load_recipe(minimal, ["train.token_budget=100"]).train.token_budget == 100
 
 
-def test_truncated_sampling_needs_consent(minimal: Path) -> None:
-    assert "old log-probs would not match" in failure(minimal, "sampling.top_p=0.9")
-    assert "old log-probs would not match" in failure(minimal, "sampling.top_k=20")
-    allowed = load_recipe(minimal, ["sampling.top_p=0.9", "sampling.allow_truncated_sampling=true"])
-    assert allowed.sampling.top_p == 0.9
+@pytest.mark.parametrize("key", ["optim.lr", "optim.eps", "sampling.temperature", "policies.team.optim.lr"])
+def test_a_number_that_leaves_nothing_of_a_step_is_refused(minimal: Path, key: str) -> None:
+    assert f"{key}: should be a finite number, got inf" in failure(minimal, f"{key}=inf")
 
 
-def test_a_correction_is_refused_under_truncated_sampling_without_consent(minimal: Path) -> None:
+def test_truncated_sampling_needs_a_bound_on_what_is_left(minimal: Path) -> None:
+    assert "a top_k from 1 to 1024" in failure(minimal, "sampling.top_p=0.9")
+    assert "a top_k from 1 to 1024" in failure(minimal, "sampling.top_k=1025")
+    sampling = load_recipe(minimal, ["sampling.top_p=0.9", "sampling.top_k=50"]).sampling
+    assert (sampling.top_p, sampling.top_k) == (0.9, 50)
+
+
+def test_a_correction_is_built_under_truncated_sampling_as_without(minimal: Path) -> None:
     corrected = ["objective.correction=event", "objective.correction_cap=3.0"]
-    built = load_recipe(minimal, corrected).objective.build()
+    built = load_recipe(minimal, [*corrected, "sampling.top_k=20"]).objective.build()
     assert (built.correction, built.correction_cap) == ("event", 3.0)
-    assert "objective.correction, which compares them before truncation" in failure(
-        minimal, *corrected, "sampling.top_k=20"
-    )
-    consent = ["sampling.top_k=20", "sampling.allow_truncated_sampling=true"]
-    assert load_recipe(minimal, [*corrected, *consent]).objective.build() == built
 
 
 def test_evaluation_lays_its_arguments_over_those_of_training(minimal: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_policy_may_turn_a_preset_s_dual_clip_off(minimal: Path) -> None:
         ("policies.team.objective.kl_coef=0.1", "policies.team.objective.kl_coef: unknown key"),
         ("policies.team.adapter.targets=[]", "Tuple should have at least 1 item"),
         ("policies.team.trainable=false", "policies: every one has trainable = false"),
-        ("policies.team.sampling.top_p=0.9", "policies.team.sampling: top_p = 0.9, top_k = 0 would train on samples"),
+        ("policies.team.sampling.top_p=0.9", "policies.team.sampling: top_p = 0.9, top_k = 0: what is left"),
         ("policies.team.optim.warmup_steps=101", "policies.team.optim.warmup_steps: should be at most"),
     ],
 )

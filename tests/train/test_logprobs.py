@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -130,13 +132,14 @@ def test_gradients_equal_those_of_the_full_logits(name, rows, small_tiles):
 @pytest.mark.parametrize("form", [HeadForm(), HeadForm(scale=0.7), HeadForm(scale=1.3, softcap=1.5)])
 @pytest.mark.parametrize("with_entropy", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_head_gradcheck(form, with_entropy, has_bias, small_tiles):
+@pytest.mark.parametrize("num_targets", [1, 3])
+def test_head_gradcheck(form, with_entropy, has_bias, num_targets, small_tiles):
     generator = torch.Generator().manual_seed(0)
     hidden, weight, bias = (
         torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
         for shape in ((4, 3), (9, 3), (9,))
     )
-    target = torch.tensor([0, 8, 3, 7])
+    target = torch.tensor([[0, 8, 0], [8, 1, 2], [3, 4, 5], [7, 6, 0]])[:, :num_targets]
 
     def score(hidden, weight, bias):
         result = head_logprobs(hidden, weight, bias if has_bias else None, target, form, 0.8, None, with_entropy)
@@ -149,16 +152,85 @@ def test_head_log_probs_of_a_hand_made_case():
     # logits (0, ln 2, ln 5): sum of exponentials 8, so log-probs -ln 8, ln(2/8), ln(5/8);
     # entropy 1/8 ln 8 + 1/4 ln 4 + 5/8 ln 1.6 = 0.2599302 + 0.3465736 + 0.2937523 = 0.9002561
     logits = torch.tensor([1.0, 2.0, 5.0]).log()
-    logprob, entropy = head_logprobs(torch.ones(3, 1), logits[:, None], None, torch.arange(3), with_entropy=True)
-    assert logprob.tolist() == pytest.approx([-2.0794415, -1.3862944, -0.4700036])
+    logprob, entropy = head_logprobs(
+        torch.ones(3, 1), logits[:, None], None, torch.arange(3)[:, None], with_entropy=True
+    )
+    assert logprob[:, 0].tolist() == pytest.approx([-2.0794415, -1.3862944, -0.4700036])
     assert entropy.tolist() == pytest.approx([0.9002561] * 3)
+
+
+# --- what top-k and top-p left ------------------------------------------------------------------------------------
+
+
+def kept_rows(rows) -> list[MemberRow]:
+    """The rows, each token drawn from itself and some others; the last row from the whole vocabulary."""
+    generator = random.Random(3)
+    kept = [
+        tuple(
+            tuple(sorted({token, *generator.sample(range(1, 60), generator.randint(0, 6))})) for token in row.token_ids
+        )
+        for row in rows
+    ]
+    return [replace(row, kept_token_ids=left) for row, left in zip(rows[:-1], kept[:-1], strict=True)] + [rows[-1]]
+
+
+def reference_within_kept(model, rows, temperature):
+    """The obvious way: logits outside the kept tokens are minus infinity."""
+    for row in rows:
+        ids = torch.tensor([[*row.prompt_ids, *row.token_ids]])
+        logits = model(input_ids=ids).logits[0, len(row.prompt_ids) - 1 : -1].float() / temperature
+        if row.kept_token_ids is not None:
+            outside = torch.full_like(logits, -torch.inf)
+            for place, left in enumerate(row.kept_token_ids):
+                outside[place, list(left)] = 0.0
+            logits = logits + outside
+        target = torch.tensor(list(row.token_ids), dtype=torch.int64)[:, None]
+        yield logits.log_softmax(-1).gather(1, target).squeeze(1)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_log_probs_within_what_was_kept_equal_those_of_masked_logits_with_their_gradients(name, rows, small_tiles):
+    model = ARCHITECTURES[name]()
+    expected = copy.deepcopy(model)
+    kept = kept_rows(rows)
+    padded = pad_rows(kept)
+    weight = torch.linspace(-1, 1, padded.token_ids_MT.numel()).view(padded.token_ids_MT.shape)
+    scores = token_logprobs(model, padded, temperature=0.7).logprobs_MT
+    (scores * weight).sum().backward()
+    for index, wanted in enumerate(reference_within_kept(expected, kept, 0.7)):
+        torch.testing.assert_close(scores[index, : len(wanted)], wanted, rtol=0, atol=1e-5)
+        (wanted * weight[index, : len(wanted)]).sum().backward()
+    for (path, actual), wanted in zip(model.named_parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(
+            actual.grad, wanted.grad, rtol=1e-4, atol=1e-5, msg=lambda text, p=path: f"{p}: {text}"
+        )
+
+
+def test_a_token_that_was_alone_has_log_prob_zero_and_no_gradient():
+    model = qwen()
+    row = MemberRow(
+        event_index=0, member_index=0, policy_id="p", prompt_ids=[5, 6], token_ids=[7, 8], kept_token_ids=[(7,), (8,)]
+    )
+    scores = token_logprobs(model, pad_rows([row])).logprobs_MT
+    scores.sum().backward()
+    assert scores.abs().max() < 1e-6
+    assert all(parameter.grad.abs().max() < 1e-6 for parameter in model.parameters())
+
+
+def test_a_model_of_unknown_head_is_scored_within_what_was_kept_too(rows, monkeypatch):
+    model, kept = qwen(), kept_rows(rows)
+    monkeypatch.setattr(logprobs_module, "head_form", lambda model: None)
+    scores = token_logprobs(model, pad_rows(kept)).logprobs_MT
+    for index, wanted in enumerate(reference_within_kept(model, kept, 1.0)):
+        torch.testing.assert_close(scores[index, : len(wanted)], wanted, rtol=0, atol=1e-5)
 
 
 def test_large_logits_do_not_overflow(small_tiles):
     logits = torch.cat([torch.tensor([500.0, 498.0]), torch.full((20,), -500.0)])
-    logprob, entropy = head_logprobs(torch.ones(2, 1), logits[:, None], None, torch.tensor([0, 21]), with_entropy=True)
+    target = torch.tensor([[0], [21]])
+    logprob, entropy = head_logprobs(torch.ones(2, 1), logits[:, None], None, target, with_entropy=True)
     # ln(1 + e^-2) = 0.1269280; entropy = 0.1269280 + 2 * e^-2 / (1 + e^-2) = 0.1269280 + 2 * 0.1192029
-    assert logprob.tolist() == pytest.approx([-0.1269280, -1000.1269], abs=1e-4)  # float32 near 500 resolves 3e-5
+    assert logprob[:, 0].tolist() == pytest.approx([-0.1269280, -1000.1269], abs=1e-4)  # float32 near 500 resolves 3e-5
     assert entropy.tolist() == pytest.approx([0.3653338] * 2, abs=1e-4)
 
 

@@ -298,6 +298,19 @@ def test_a_policy_s_own_sampling_reaches_its_rollouts_alone(tmp_path):
     assert _numbers(run_dir)[-1]["train/engine_gap"] < 1e-4  # the trainer scores each at its own temperature too
 
 
+def test_under_top_k_and_top_p_the_trainer_scores_within_what_was_left(tmp_path):
+    truncated = ("sampling.top_k=6", "sampling.top_p=0.95", "objective.correction=event", "train.num_steps=1")
+    run_dir = train(small_recipe(tmp_path, *truncated))
+    members = _members(run_dir, 1)
+    sizes = {len(left) for member in members for left in member.kept_token_ids}
+    assert max(sizes) <= 6 and len(sizes) > 2
+    assert all(len(member.kept_token_ids) == len(member.token_ids) for member in members)
+    numbers = _numbers(run_dir)[-1]
+    assert numbers["train/engine_gap_max"] < 1e-4
+    assert numbers["train/clip_fraction"] == 0.0
+    assert audit_run(run_dir).is_ok
+
+
 def _members(run_dir, step):
     from srpo_envs.records import read_episodes
 

@@ -369,7 +369,7 @@ def train_village(server, tmp_path, monkeypatch):
 
     def run(happenings, *, resume=False, overrides=()):
         monkeypatch.setattr(
-            "srpo_train.loop.make_engines",
+            "srpo_train.samplers.make_engines",
             lambda team, config: {policy.policy_id: TrainedEngine(policy, happenings) for policy in team},
         )
         fixed = [f"output_dir={tmp_path}", f"env.kwargs.retriever={server.url}?{TRIES}"]
@@ -406,7 +406,7 @@ def test_training_goes_on_past_an_outage(server, train_village):
 
 def test_a_step_that_lost_every_episode_is_collected_again_when_the_server_is_back(server, train_village, monkeypatch):
     # Step 2 is calls 15 to 20: each group asks its router and its searchers and then fails. Call 21 is its second try.
-    monkeypatch.setattr("srpo_train.loop._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("srpo_train.samplers._FIRST_PAUSE_S", 0.01)
     run_dir = train_village({16: server.kill, 21: server.start})
     assert logged(run_dir, "rollout/num_failed_episodes") == [0, 0]
     assert logged(run_dir, "train/policy_version") == [1, 2]

@@ -356,14 +356,15 @@ def test_make_tiny_policy_passes_on_its_arguments_and_shows_the_rates(
 
     asked = []
 
-    def make(output_dir: Path, curriculum: Any, seed: int, *, show_progress: bool) -> dict[str, object]:
-        asked.append((output_dir, curriculum.name, seed, show_progress))
-        return {"measured": {"team": {"accuracy": 0.25}}}
+    def make(output_dir: Path, curriculum: Any, seed: int, *, width: int, show_progress: bool) -> dict[str, object]:
+        asked.append((output_dir, curriculum.name, seed, width, show_progress))
+        return {"settings": {"num_parameters": 1234}, "measured": {"team": {"accuracy": 0.25}}}
 
     monkeypatch.setattr(srpo_train.tiny.make, "make_tiny_policy", make)
     result = srpo("make-tiny-policy", tmp_path / "p", "--seed", 4)
-    srpo("make-tiny-policy", tmp_path / "q", "--like", "tiny-searchers")
-    assert asked == [(tmp_path / "p", "tiny-team", 4, True), (tmp_path / "q", "tiny-searchers", 0, True)]
+    srpo("make-tiny-policy", tmp_path / "q", "--like", "tiny-searchers", "--width", 96)
+    assert asked == [(tmp_path / "p", "tiny-team", 4, 64, True), (tmp_path / "q", "tiny-searchers", 0, 96, True)]
+    assert "1,234 parameters" in result.stdout
     assert re.search(r"team +accuracy 0\.250", result.stdout)
 
 

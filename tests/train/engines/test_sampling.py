@@ -22,8 +22,12 @@ def logits_of(*probabilities: float) -> torch.Tensor:
 
 
 def draw_one(probabilities, uniform, **sampling) -> tuple[int, float]:
-    tokens, logprobs = draw(logits_of(*probabilities), uniforms(uniform), Sampling(**sampling))
-    return tokens.item(), logprobs.item()
+    drawn = draw(logits_of(*probabilities), uniforms(uniform), Sampling(**sampling))
+    return drawn.tokens_R.item(), drawn.logprobs_R.item()
+
+
+def left_of(probabilities, **sampling) -> list[int]:
+    return draw(logits_of(*probabilities), uniforms(0.5), Sampling(**sampling, with_kept=True)).kept[0]
 
 
 def test_a_smaller_count_gives_a_prefix_of_the_same_uniforms():
@@ -83,10 +87,27 @@ def test_temperature_zero_takes_the_most_likely_token_with_its_logprob_at_temper
     assert draw_one((0.2, 0.5, 0.3), 0.99, temperature=0) == (1, pytest.approx(math.log(0.5), abs=1e-6))
 
 
-def test_top_k_removes_tokens_from_the_draw_but_not_from_the_logprob():
-    # Without the filter u = 0.99 draws token 2; with it 0.5 and 0.3 are left, and 0.3 keeps its own probability.
+def test_a_logprob_is_that_within_what_top_k_left():
+    # Without the filter u = 0.99 draws token 2; with it 0.5 and 0.3 are left, so 0.3 / 0.8 = 0.375.
     assert draw_one((0.5, 0.3, 0.2), 0.99)[0] == 2
-    assert draw_one((0.5, 0.3, 0.2), 0.99, top_k=2) == (1, pytest.approx(math.log(0.3), abs=1e-6))
+    assert draw_one((0.5, 0.3, 0.2), 0.99, top_k=2) == (1, pytest.approx(math.log(0.375), abs=1e-6))
+
+
+def test_a_logprob_is_that_within_what_top_p_left_of_top_k():
+    # top-k leaves 0.4, 0.3, 0.2; 0.75 of their 0.9 is 0.675, which the first two reach: 0.3 / 0.7.
+    assert draw_one((0.4, 0.3, 0.2, 0.1), 0.99, top_k=3, top_p=0.75) == (1, pytest.approx(math.log(3 / 7), abs=1e-6))
+
+
+def test_what_was_left_is_returned_in_token_order_where_asked_for():
+    assert left_of((0.1, 0.4, 0.2, 0.3), top_k=3) == [1, 2, 3]
+    assert left_of((0.1, 0.4, 0.2, 0.3), top_k=3, top_p=0.5) == [1, 3]
+    assert left_of((0.1, 0.4, 0.2, 0.3), top_k=4) == [0, 1, 2, 3]
+    assert draw(logits_of(0.5, 0.5), uniforms(0.5), Sampling(top_k=1)).kept is None
+
+
+def test_greedy_sampling_leaves_nothing_to_return():
+    drawn = draw(logits_of(0.2, 0.8), uniforms(0.5), Sampling(temperature=0, top_k=1, with_kept=True))
+    assert (drawn.kept, drawn.logprobs_R.item()) == (None, pytest.approx(math.log(0.8)))
 
 
 def test_top_k_larger_than_the_vocabulary_keeps_all():
@@ -117,24 +138,26 @@ def test_filters_do_not_depend_on_the_order_of_the_vocabulary():
 def test_chunks_of_rows_change_nothing(monkeypatch):
     logits = torch.randn(7, 11, generator=torch.Generator().manual_seed(0))
     points = torch.from_numpy(request_uniforms(1, 7))
-    whole = draw(logits, points, Sampling(top_p=0.9))
+    sampling = Sampling(top_p=0.9, top_k=9, with_kept=True)
+    whole = draw(logits, points, sampling)
     monkeypatch.setattr(sampling_module, "MAX_ELEMENTS", 23)  # two rows at a time
-    parts = draw(logits, points, Sampling(top_p=0.9))
-    assert torch.equal(whole[0], parts[0])
-    assert torch.equal(whole[1], parts[1])
+    parts = draw(logits, points, sampling)
+    assert torch.equal(whole.tokens_R, parts.tokens_R)
+    assert torch.equal(whole.logprobs_R, parts.logprobs_R)
+    assert whole.kept == parts.kept
 
 
 def test_logits_that_are_not_numbers_give_a_logprob_that_is_not_one():
-    _, logprobs = draw(torch.tensor([[math.nan, 0.0]]), uniforms(0.5), Sampling())
-    assert logprobs.isnan().all()
+    assert draw(torch.tensor([[math.nan, 0.0]]), uniforms(0.5), Sampling()).logprobs_R.isnan().all()
+    assert draw(torch.tensor([[math.nan, 0.0]]), uniforms(0.5), Sampling(top_k=1)).logprobs_R.isnan().all()
 
 
 def test_draws_of_many_seeds_follow_the_probabilities():
     probabilities = np.array([0.4, 0.3, 0.15, 0.1, 0.04, 0.01])
     num_draws = 20_000
     points = torch.tensor([request_uniforms(seed, 1)[0] for seed in range(num_draws)])
-    tokens, _ = draw(logits_of(*probabilities).expand(num_draws, -1), points, Sampling())
-    observed = np.bincount(tokens.numpy(), minlength=6)
+    drawn = draw(logits_of(*probabilities).expand(num_draws, -1), points, Sampling())
+    observed = np.bincount(drawn.tokens_R.numpy(), minlength=6)
     expected = num_draws * probabilities
     # Chi-square with 5 degrees of freedom exceeds 20.5 once in a thousand; the seeds are fixed.
     assert ((observed - expected) ** 2 / expected).sum() < 20.5

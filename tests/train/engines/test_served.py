@@ -52,11 +52,8 @@ def served(policy, tmp_path):
     """Start servers with the policy's weights and an engine that asks them."""
     opened = []
 
-    def serve(num_servers=1, *, has_worker_extension=True, max_model_len=128, **settings):
-        servers = [
-            FakeVllm(policy, max_model_len=max_model_len, has_worker_extension=has_worker_extension)
-            for _ in range(num_servers)
-        ]
+    def serve(num_servers=1, *, max_model_len=128, **settings):
+        servers = [FakeVllm(policy, max_model_len=max_model_len) for _ in range(num_servers)]
         defaults = {"weights_dir": tmp_path, "timeout_s": 10.0, "outage_s": 10.0, "probe_s": 0.02}
         engine = ServedEngine(policy, [server.url for server in servers], **{**defaults, **settings})
         opened.extend([engine, *servers])
@@ -143,24 +140,16 @@ def test_the_context_of_the_server_counts_where_it_is_smaller(served, policy):
     assert (generation.finish_reason, len(generation.token_ids)) == ("length", 2)
 
 
-def test_log_probabilities_before_top_k_are_asked_for_once_and_again_after_a_restart(served, policy):
+def test_what_tokens_were_drawn_from_is_asked_for_and_read(served, policy):
     engine, server = served()
     publish(engine, policy)
-    answer(engine, *requests(4))
-    assert server.keeps_whole_distribution == 0
-    answer(engine, *requests(4), sampling=Sampling(top_k=3))
-    answer(engine, *requests(4), sampling=Sampling(top_p=0.5))
-    assert server.keeps_whole_distribution == 1
-    server.restart()
-    answer(engine, *requests(4), sampling=Sampling(top_k=3))
-    assert server.keeps_whole_distribution == 1
-
-
-def test_a_server_that_cannot_is_told_by_its_reason(served):
-    engine, _ = served(has_worker_extension=False, max_retries=1)
-    (generation,) = answer(engine, sampling=Sampling(top_k=3))
-    assert generation.finish_reason == "abort"
-    assert "srpo serve-policy" in generation.abort_reason
+    sampling = Sampling(top_k=3, top_p=0.9, with_kept=True)
+    asked = requests(4)
+    expected = TransformersEngine(policy).generate(asked, sampling)
+    for got, wanted in zip(answer(engine, *asked, sampling=sampling), expected, strict=True):
+        assert (got.token_ids, got.kept_token_ids) == (wanted.token_ids, wanted.kept_token_ids)
+        assert got.logprobs == pytest.approx(wanted.logprobs, abs=1e-5)
+    assert {body.body["sampling_params"]["logprobs"] for body in server.asked if body.path == GENERATE} == {3}
 
 
 def test_answers_come_one_by_one(served):

@@ -25,8 +25,7 @@ def test_a_server_gets_what_the_engine_needs_of_it():
     assert command[:3] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     assert (options["--model"], options["--host"], options["--port"]) == ("model-dir", "127.0.0.1", "8123")
     assert "--enable-scale-out" in options
-    assert options["--worker-extension-cls"] == "srpo_train.engines.served_worker.PolicyWorker"
-    assert options["--logprobs-mode"] == "processed_logprobs"
+    assert (options["--logprobs-mode"], options["--max-logprobs"]) == ("processed_logprobs", "1024")
     assert options["--generation-config"] == "vllm"
     assert options["--dtype"] == "auto"
     assert not {"--enforce-eager", "--kv-cache-memory-bytes", "--max-model-len"} & options.keys()
@@ -54,34 +53,6 @@ def test_a_server_of_adapters_has_room_for_one_more_version():
     assert "--enable-lora" in options
     assert (options["--max-loras"], options["--max-lora-rank"]) == ("3", "16")
     assert "--enable-lora" not in options_of(server_command("m", ServerOptions()))
-
-
-def test_the_workers_class_is_where_the_command_says():
-    from srpo_train.engines.served_worker import PolicyWorker
-
-    assert f"{PolicyWorker.__module__}.{PolicyWorker.__qualname__}" in server_command("m", ServerOptions())
-
-
-def test_a_worker_changes_its_sampler_once():
-    torch = pytest.importorskip("torch")
-    from types import SimpleNamespace
-
-    from srpo_train.engines.served_worker import PolicyWorker
-
-    def draw(logits, generators, k, p):
-        logits.fill_(-1.0)
-        return logits.argmax(-1), None
-
-    worker = PolicyWorker()
-    module = SimpleNamespace(forward=draw)
-    worker.model_runner = SimpleNamespace(sampler=SimpleNamespace(topk_topp_sampler=module))
-    worker.keep_whole_distribution()
-    changed = module.forward
-    worker.keep_whole_distribution()
-    assert module.forward is changed is not draw
-    _, logprobs = changed(torch.tensor([[0.0, 1.0]]), {}, None, None)
-    assert logprobs[0].exp().sum() == pytest.approx(1.0)
-    assert float(logprobs[0, 1] - logprobs[0, 0]) == pytest.approx(1.0)
 
 
 @pytest.mark.skipif(HAS_VLLM, reason="vLLM is installed")

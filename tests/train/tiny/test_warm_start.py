@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from srpo_envs.errors import ConfigError
 from srpo_train.tiny.arithmetic.curriculum import ARITHMETIC
 from srpo_train.tiny.arithmetic.experts import CLEAN
 from srpo_train.tiny.curriculum import Phase
@@ -214,3 +215,16 @@ def test_a_phase_plays_its_levels():
     assert {habits for _, habits in played} == {CLEAN}
     # Four standard deviations of a share among 400 are 4 * (3/16 / 400)**0.5 = 0.087.
     assert sum(level == 1 for level, _ in played) / 400 == pytest.approx(0.25, abs=0.087)
+
+
+def test_a_wider_model_has_wider_layers_and_the_same_heads(shipped_tokenizer):
+    narrow, wide = tiny_config(shipped_tokenizer), tiny_config(shipped_tokenizer, 96)
+    assert (narrow.hidden_size, narrow.intermediate_size) == (64, 160)
+    assert (wide.hidden_size, wide.intermediate_size, wide.head_dim) == (96, 240, narrow.head_dim)
+    assert new_model(wide, 0)(torch.tensor([[1, 2]])).logits.shape == (1, 2, len(shipped_tokenizer))
+
+
+@pytest.mark.parametrize("width", [0, -2, 65])
+def test_a_width_that_no_model_can_have_is_refused(shipped_tokenizer, width):
+    with pytest.raises(ConfigError, match=f"width: expected a positive even number, got {width}"):
+        tiny_config(shipped_tokenizer, width)

@@ -1,0 +1,173 @@
+"""Who answers during a run: the engines of its policies with the right weights in them, and the collectors that ask."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from srpo_envs.errors import NoEpisodeError
+from srpo_train.collect import Collector, EpisodeJob, Rollout
+from srpo_train.collect.environments import World
+from srpo_train.config import Recipe
+from srpo_train.distributed.collecting import RankCollector
+from srpo_train.distributed.ranks import Ranks
+from srpo_train.engines.background import as_streaming
+from srpo_train.engines.base import Engine, Sampling
+from srpo_train.engines.publishing import PublishingEngine, weights_of
+from srpo_train.evaluation import evaluate
+from srpo_train.places import Places
+from srpo_train.policies.team import Team
+
+if TYPE_CHECKING:
+    from srpo_train.distributed.sharding import ShardedModel
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+
+
+class Samplers:
+    """The engines of a run, and what is asked of them.
+
+    Args:
+        recipe: The run.
+        team: Its policies, whose weights the engines sample from.
+        shards: Those of them that are spread over the ranks.
+        ranks: The run's processes, which all make the same calls.
+        places: Where engines and environments are.
+    """
+
+    def __init__(
+        self, recipe: Recipe, team: Team, shards: Sequence[ShardedModel], ranks: Ranks, places: Places
+    ) -> None:
+        self._recipe = recipe
+        self._team = team
+        self._shards = shards
+        self._ranks = ranks
+        self._is_elsewhere = places.is_sampling_elsewhere
+        self._engines: dict[str, Engine] = {}
+        with self._published_policies():
+            if ranks.is_main or not self._is_elsewhere:
+                self._engines = places.engines(team)
+        if recipe.rollout.mode == "asynchronous":
+            self._engines = {policy_id: as_streaming(engine) for policy_id, engine in self._engines.items()}
+        self._collector = self._make_collector(places.worlds(recipe.env))
+        self._eval_collector = self._make_collector(places.worlds(recipe.eval_env))
+
+    def close(self) -> None:
+        """Release environments, threads and engines; safe to call more than once."""
+        self._collector.close()
+        self._eval_collector.close()
+        for engine in self._engines.values():
+            engine.close()
+
+    # --- weights --------------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Bring engines with a copy of the weights up to date, before anything is sampled again."""
+        engines = self._publishing
+        with self._published_policies():
+            for policy in self._team.trained:
+                if policy.policy_id in engines:
+                    engines[policy.policy_id].publish(policy.version, weights_of(policy))
+
+    def release_memory(self) -> None:
+        """Give accelerator memory back for an update, where engines can."""
+        for engine in self._publishing.values():
+            engine.release_memory()
+
+    @property
+    def _publishing(self) -> dict[str, PublishingEngine]:
+        return {name: engine for name, engine in self._engines.items() if isinstance(engine, PublishingEngine)}
+
+    @contextlib.contextmanager
+    def _sampling_policies(self) -> Iterator[None]:
+        """Let engines that sample from the trainer's own models do so in the body, whoever holds the parts of them."""
+        with contextlib.ExitStack() as stack:
+            for shards in () if self._is_elsewhere else self._shards:
+                stack.enter_context(shards.assembled())
+            yield
+
+    @contextlib.contextmanager
+    def _published_policies(self) -> Iterator[None]:
+        """Let engines that hold a copy of the weights be given them in the body, whoever holds the parts of them."""
+        with contextlib.ExitStack() as stack:
+            for shards in self._shards if self._is_elsewhere else ():
+                stack.enter_context(shards.collected())
+            yield
+
+    # --- asking ---------------------------------------------------------------------------------------------------
+
+    def collect(self, jobs: Sequence[EpisodeJob]) -> Rollout:
+        """Collect a step, again and again while nothing comes through: a search server may be on its way back.
+
+        Raises:
+            NoEpisodeError: it never was.
+        """
+        settings = self._recipe.rollout
+        samplings = {
+            policy_id: sampling_of(self._recipe.sampling_of(policy_id), is_trained_on=True)
+            for policy_id in self._recipe.policies
+        }
+        keep = settings.group_size if settings.oversample else None
+        collect = functools.partial(self._collector.collect, jobs, samplings, keep_per_group=keep)
+        pause_s = _FIRST_PAUSE_S
+        with self._sampling_policies():
+            for _ in range(settings.lost_step_retries):
+                try:
+                    return collect()
+                except NoEpisodeError as error:
+                    logger.warning("the step is lost and tried again in %.0f s: %s", pause_s, error)
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            return collect()
+
+    def evaluate(self) -> dict[str, float]:
+        """Answer the held-out questions and return ``eval/...`` metrics."""
+        settings = self._recipe.eval
+        with self._sampling_policies():
+            result = evaluate(
+                self._eval_collector,
+                num_tasks=settings.num_tasks,
+                samples_per_task=settings.samples_per_task,
+                sampling=sampling_of(settings),
+                seed=self._recipe.seed,
+            )
+        return result.metrics
+
+    def _make_collector(self, make_env: Callable[[], World]) -> RankCollector:
+        """A collector on every rank that has engines."""
+        settings, ranks = self._recipe.rollout, self._ranks
+        num_collecting = 1 if self._is_elsewhere else ranks.size
+        if not self._engines:
+            return RankCollector(None, ranks, num_collecting=num_collecting)
+        collector = Collector(
+            make_env,
+            self._engines,
+            self._team.roles,
+            seed=self._recipe.seed,
+            mode=settings.mode,
+            max_concurrent=settings.max_concurrent,
+            num_workers=settings.num_workers,
+            step_retries=settings.step_retries,
+            step_timeout_s=settings.step_timeout_s,
+            straggler_grace_s=settings.straggler_grace_s,
+            request_timeout_s=settings.request_timeout_s,
+            episode_timeout_s=settings.episode_timeout_s,
+        )
+        return RankCollector(collector, ranks, num_collecting=num_collecting)
+
+
+def sampling_of(settings: Any, *, is_trained_on: bool = False) -> Sampling:
+    """Return how tokens are drawn, from a section of a recipe that says so; training also needs what was left."""
+    return Sampling(
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        with_kept=is_trained_on and settings.top_k > 0,
+    )
