@@ -40,7 +40,7 @@ def show_places(console: Console, groups: Sequence[Group], nodes: Sequence[Node]
     console.print("[bold]places[/bold]")
     console.print(table)
     room = ", ".join(f"{node.name} ({node.cpus:g} CPU, {node.gpus:g} GPU)" for node in nodes)
-    console.print(f"on {room or 'no machine at all'}", markup=False, highlight=False)
+    console.print(f"on {room or 'no machine at all'}", markup=False, highlight=False, soft_wrap=True)
     for line in layout.missing:
         console.print(Text("no room: ", style="bold red") + Text(line))
     if any(node.gpus for node in nodes) and not any(group.gpus for group in groups):
@@ -69,7 +69,7 @@ class Screen:
             self._begin(news.done_steps)
         elif isinstance(news, Said):
             level = logging.getLevelName(news.level)
-            self._console.print(f"{level} {news.name}: {news.message}", markup=False, highlight=False)
+            self._console.print(f"{level} {news.name}: {news.message}", markup=False, highlight=False, soft_wrap=True)
         elif self._steps and isinstance(news, Stepped):
             self._steps.write(news.step, news.values)
         elif self._steps and isinstance(news, Warned):
@@ -84,7 +84,9 @@ class Screen:
         self._seats[seat.name] = seat
         if seat.starts > 1:
             where = f"{seat.node}, pid {seat.pid}" + (f", {seat.url}" if seat.url else "")
-            self._console.print(f"{seat.name} was started again ({where})", markup=False, highlight=False)
+            self._console.print(
+                f"{seat.name} was started again ({where})", markup=False, highlight=False, soft_wrap=True
+            )
 
     def _begin(self, done_steps: int) -> None:
         """Everybody is there when the main rank begins: say who is where, at the first time."""
@@ -92,7 +94,9 @@ class Screen:
             self._console.print(_seats(self._seats.values()))
         else:
             self._steps.close()
-            self._console.print(f"training goes on from step {done_steps}", markup=False, highlight=False)
+            self._console.print(
+                f"training goes on from step {done_steps}", markup=False, highlight=False, soft_wrap=True
+            )
         self._steps = TerminalSink(self._num_steps, console=self._console, done_steps=done_steps)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from srpo_envs.errors import ConfigError, EngineError, RankLostError, SrpoError
 from srpo_train.cluster.connecting import cluster_nodes, connected
@@ -55,7 +55,8 @@ def train_on_ray(recipe: Recipe, *, resume: bool = False, on_news: Callable[[New
         roster, desk = _open_roster()
         actors = {group: stack.enter_context(_started(group, recipe, desk)) for group in groups if group.kind != "rank"}
         job = _job(recipe, resume, desk, actors)
-        _Watch(recipe.run_dir, roster, on_news).until(_Training(groups[0], job))
+        take_news, seats = _call(roster.take_news), _call(roster.seats)
+        Watch(recipe.run_dir, take_news, seats, on_news).until(_Training(groups[0], job))
     return recipe.run_dir
 
 
@@ -158,7 +159,7 @@ def _await_all(actors: Mapping[str, Any], timeout_s: float) -> None:
         late = [name for name, answer in answers.items() if answer not in done]
         raise EngineError(f"not up after ray.start_timeout_s = {timeout_s:g} s: {', '.join(late)}") from None
     except (RayActorError, RayTaskError) as error:
-        raise EngineError(f"a process of the cluster did not start: {_reason(error)}") from error
+        raise EngineError(f"a process of the cluster did not start: {reason_of(error)}") from error
 
 
 def _job(recipe: Recipe, resume: bool, desk: Desk, actors: Mapping[Group, dict[str, Any]]) -> Job:
@@ -237,15 +238,40 @@ def _trainer(ranks: Group, job: Job) -> Any:
 # --- what is going on ---------------------------------------------------------------------------------------------
 
 
-class _Watch:
-    """Passes on what the processes of a run tell, and keeps the file that says where they are."""
+class RunningTraining(Protocol):
+    """Training that goes on beside whoever watches it."""
 
-    def __init__(self, run_dir: Path, roster: Any, on_news: Callable[[News], None]) -> None:
+    error: BaseException | None
+    """What it ended with, once it is over."""
+
+    def is_over(self, timeout_s: float) -> bool:
+        """Wait for the end; return whether it came."""
+        ...
+
+
+class Watch:
+    """Passes on what the processes of a run tell, and keeps the file that says where they are.
+
+    Args:
+        run_dir: Where the file is.
+        take_news: Returns, once, what is new.
+        seats: Returns who is where now.
+        on_news: Called with every piece of news.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        take_news: Callable[[], list[News]],
+        seats: Callable[[], list[Seat]],
+        on_news: Callable[[News], None],
+    ) -> None:
         self._run_dir = run_dir
-        self._roster = roster
+        self._take_news = take_news
+        self._seats = seats
         self._on_news = on_news
 
-    def until(self, training: _Training) -> None:
+    def until(self, training: RunningTraining) -> None:
         """Listen until training is over.
 
         Raises:
@@ -258,15 +284,13 @@ class _Watch:
             self._listen()
         if training.error:
             raise RankLostError(
-                f"training ended: {_reason(training.error)}; see {self._run_dir} and go on with --resume"
+                f"training ended: {reason_of(training.error)}; see {self._run_dir} and go on with --resume"
             )
 
     def _listen(self) -> None:
-        import ray
-
-        news: list[News] = ray.get(self._roster.take_news.remote())
+        news = self._take_news()
         if any(isinstance(item, Arrived) for item in news):
-            self._write_placement(ray.get(self._roster.seats.remote()))
+            self._write_placement(self._seats())
         for item in news:
             if isinstance(item, Failed):
                 raise item.error
@@ -277,12 +301,19 @@ class _Watch:
         write_whole(self._run_dir / PLACEMENT_FILE, json.dumps(places, indent=2) + "\n")
 
 
-def _reason(error: BaseException) -> str:
+def _call(method: Any) -> Callable[[], Any]:
+    """Return a call of an actor's method that waits for what it returns."""
+    import ray
+
+    return lambda: ray.get(method.remote())
+
+
+def reason_of(error: BaseException) -> str:
     """Say in one line what is below Ray's own words."""
     for inner in (*getattr(error, "worker_failures", {}).values(), getattr(error, "cause", None)):
-        if isinstance(inner, SrpoError):
-            return str(inner)
         if inner is not None:
-            error = inner
+            return reason_of(inner)
+    if isinstance(error, SrpoError):
+        return str(error)
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -26,12 +26,15 @@ from srpo_train.config import Recipe
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
+_GRACE_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSpec:
     """What a server is started with."""
 
+    model: str
+    """What it serves, for messages."""
     command: tuple[str, ...]
     """The command, without the address it listens on."""
     start_timeout_s: float
@@ -48,7 +51,11 @@ def server_spec(recipe: Recipe, policy_ids: Sequence[str]) -> ServerSpec:
         options += ["--adapters", str(len(policies)), "--lora-rank", str(rank)]
     own = ("--", *recipe.ray.server_options) if recipe.ray.server_options else ()
     command = (sys.executable, "-m", "srpo_train.cli", "serve-policy", policies[0].model, *options)
-    return ServerSpec(command=(*command, "--until-stdin-closes", *own), start_timeout_s=recipe.ray.start_timeout_s)
+    return ServerSpec(
+        model=policies[0].model,
+        command=(*command, "--until-stdin-closes", *own),
+        start_timeout_s=recipe.ray.start_timeout_s,
+    )
 
 
 class ServerActor:
@@ -95,18 +102,36 @@ def start_server(spec: ServerSpec, url: str) -> subprocess.Popen[bytes]:
     cut = spec.command.index("--") if "--" in spec.command else len(spec.command)
     command = [*spec.command[:cut], "--host", host, "--port", port, *spec.command[cut:]]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        _await_health(process, spec, url)
+    except BaseException:
+        end_server(process)
+        raise
+    return process
+
+
+def end_server(process: subprocess.Popen[bytes]) -> None:
+    """Let a server end in order, and see to it when it does not."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _await_health(process: subprocess.Popen[bytes], spec: ServerSpec, url: str) -> None:
     end = time.monotonic() + spec.start_timeout_s
     while not _is_healthy(url):
         if process.poll() is not None:
             raise EngineError(
-                f"the server of {spec.command[4]} ended with status {process.returncode} before it answered; what it "
-                "said is in Ray's log of this process"
+                f"the server of {spec.model} ended with status {process.returncode} before it answered; what it said "
+                "is in Ray's log of this process"
             )
         if time.monotonic() > end:
-            process.kill()
-            raise EngineError(f"the server of {spec.command[4]} does not answer after {spec.start_timeout_s:g} s")
+            raise EngineError(f"the server of {spec.model} does not answer after {spec.start_timeout_s:g} s")
         time.sleep(_LOOK_S)
-    return process
 
 
 def _is_healthy(url: str) -> bool:

@@ -255,7 +255,7 @@ class RemoteWorld:
             except WorkerLostError as error:
                 if time.monotonic() > end:
                     raise
-                logger.warning("%s; episode %s goes on elsewhere", error, self._record and self._record.episode_id)
+                logger.info("%s; episode %s goes on elsewhere", error, self._record and self._record.episode_id)
                 if is_rebuilding:  # a restart takes a moment
                     time.sleep(_PAUSE_S)
                 self._move(is_same_worker=isinstance(error, _NotHereError))
