@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
     cpus, *arguments = sys.argv[1:]
     settings = {"num_cpus": float(cpus), "object_store_memory": 100_000_000, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={**settings, "temp_dir": os.environ["RAY_TMPDIR"]})
+    cluster = Cluster(initialize_head=True, head_node_args={**settings, "temp_dir": f"{os.environ['RAY_TMPDIR']}/ray"})
     try:
         cluster.add_node(**settings)
         sys.argv = ["srpo", *arguments, "--set", f"ray.address={cluster.address}"]

@@ -15,6 +15,8 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.timeout(900)  # some 25 s of processor time each; other work may hold them up
+
 from rank_world import run_ranks
 
 from srpo_envs.audit import audit_run
@@ -53,12 +55,13 @@ def on_ray():
     mark = f"srpo-test-{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory(prefix="srpo-", dir="/tmp") as folder:  # sockets have short paths
         # Ray's own processes yield to all others unless told not to, and other tests run beside these.
-        settings = {"RAY_TMPDIR": folder, "RAY_worker_niceness": "0", "OMP_NUM_THREADS": "1", "SRPO_TEST_MARK": mark}
+        settings = {"RAY_TMPDIR": folder, "RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
+        settings |= {"OMP_NUM_THREADS": "1", "SRPO_TEST_MARK": mark}
         environment = {**os.environ, **settings, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
 
         def run(*command):
             return subprocess.run(
-                [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=280, env=environment
+                [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=800, env=environment
             )
 
         yield run
