@@ -15,8 +15,6 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
-pytestmark = pytest.mark.timeout(900)  # some 25 s of processor time each; other work may hold them up
-
 from rank_world import run_ranks
 
 from srpo_envs.audit import audit_run
@@ -24,6 +22,7 @@ from srpo_train.config import load_recipe
 from srpo_train.loop import train
 from srpo_train.metrics import read_metrics, without_timing
 
+pytestmark = pytest.mark.timeout(900)  # some 25 s of processor time each; other work may hold them up
 TESTS = Path(__file__).parents[2]
 RECIPE = TESTS.parent / "recipes" / "tiny-arithmetic.toml"
 NAME = "tiny-arithmetic"
