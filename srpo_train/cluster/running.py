@@ -17,13 +17,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+import srpo_envs
 from srpo_envs.errors import ConfigError, EngineError, RankLostError, SrpoError
 from srpo_train.cluster.connecting import cluster_nodes, connected
 from srpo_train.cluster.placement import Group, fit, plan_groups
 from srpo_train.cluster.ranks import Job, run_rank
 from srpo_train.cluster.roster import Arrived, Desk, Failed, News, Roster, Seat
 from srpo_train.config import Recipe
-from srpo_train.run_dir import write_whole
+from srpo_train.run_dir import require_same_run, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,9 @@ def train_on_ray(recipe: Recipe, *, resume: bool = False, on_news: Callable[[New
         RankLostError: ranks died more often than `ray.max_failures` allows.
     """
     groups = plan_groups(recipe)
+    require_same_run(recipe, resume=resume)  # what would fail on the ranks is said before they are started
+    recipe.role_map(srpo_envs.make(recipe.env.id, **recipe.env.kwargs).roles)
+    recipe.build_objective()
     recipe = recipe.model_copy(update={"output_dir": str(Path(recipe.output_dir).resolve())})
     with connected(recipe.ray.address), ExitStack() as stack:
         require_room(groups)

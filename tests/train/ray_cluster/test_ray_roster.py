@@ -5,16 +5,20 @@ from __future__ import annotations
 import io
 import json
 import logging
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from srpo_envs.errors import ConfigError, EngineError, RankLostError
+from srpo_envs.errors import ConfigError, EngineError, RankLostError, UnknownIdError
 from srpo_train.cli._cluster import Screen, show_places
 from srpo_train.cluster.placement import Fit, Group, Node
 from srpo_train.cluster.roster import Arrived, Began, Failed, Roster, Said, Seat, Stepped, Warned, as_metrics
-from srpo_train.cluster.running import PLACEMENT_FILE, Watch, reason_of
+from srpo_train.cluster.running import PLACEMENT_FILE, Watch, reason_of, train_on_ray
+from srpo_train.config import load_recipe
 from srpo_train.metrics import check_name
+
+RECIPE = Path(__file__).parents[3] / "recipes" / "tiny-arithmetic.toml"
 
 
 def seat(name="rank 0", kind="rank", pid=11, url=""):
@@ -150,3 +154,21 @@ def test_the_reason_is_the_projects_own_word_where_there_is_one():
     assert reason_of(wrapped) == "out of memory"
     assert reason_of(RuntimeError("Traceback\nValueError: bad\n")) == "ValueError: bad"
     assert reason_of(RuntimeError()) == "RuntimeError"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["name=old"], "already holds a run"),
+        (["roles.judge=team"], "has no such role"),
+        (["objective.preset=nothing"], "nothing"),
+        (["engine.kind=vllm"], "runs inside the trainer"),
+    ],
+)
+def test_what_the_ranks_would_refuse_is_refused_before_anything_starts(tmp_path, monkeypatch, overrides, complaint):
+    monkeypatch.setattr("srpo_train.cluster.running.connected", lambda address: pytest.fail("connected"))
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "metrics.jsonl").write_text('{"step": 1}\n')
+    recipe = load_recipe(RECIPE, [f"output_dir={tmp_path}", *overrides])
+    with pytest.raises((ConfigError, UnknownIdError), match=complaint):
+        train_on_ray(recipe, on_news=lambda news: None)
