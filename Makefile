@@ -7,7 +7,7 @@ VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 SWEEPS := baselines-arithmetic ablations-arithmetic baselines-search ablations-search
 
-.PHONY: help install demo tables test test-vllm lint examples benchmarks clean
+.PHONY: help install demo tables test test-vllm lint examples docs benchmarks clean
 
 help:
 	@echo "make demo        train the tiny team on arithmetic (two to three minutes on a CPU) and write its report"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-vllm   install the CPU build of vLLM into .venv-vllm and run the tests that need it"
 	@echo "make lint        ruff and mypy"
 	@echo "make examples    run every numbered example"
+	@echo "make docs        build the documentation into site/ and follow its tutorials"
 	@echo "make benchmarks  print the benchmark tables"
 	@echo "make clean       remove the virtual environment and the runs"
 
@@ -67,8 +68,14 @@ lint: $(STAMP)
 examples: $(STAMP)
 	@for example in examples/[0-9]*.py; do echo "== $$example"; $(BIN)/python $$example || exit 1; done
 
+# Strict: a link that leads nowhere, or a page outside the navigation, fails. Nothing is fetched.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m pytest -m slow tests/docs
+	@echo "open site/index.html"
+
 benchmarks: $(STAMP)
 	@for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) runs
+	rm -rf $(VENV) $(VLLM_VENV) runs site

@@ -407,19 +407,24 @@ def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
         RecordError: a line is damaged, or an episode has other events than it announces; names file and line.
         SchemaVersionError: a line was written by a newer version.
     """
+    with Path(path).open("rb") as file:
+        yield from parse_episodes(file, str(path))
+
+
+def parse_episodes(lines: Iterable[bytes], where: str) -> Iterator[Episode]:
+    """Yield the episodes of JSON lines, of which errors say that they stand `where`; see `read_episodes`."""
     head: _Line | None = None
     events: list[Event] = []
-    with Path(path).open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            line = _load_line(raw, f"{path}:{number}")
-            if line.kind == "episode":
-                if head is not None:
-                    yield _assemble(head, events)
-                head, events = line, []
-            elif head is None:
-                raise RecordError(f"{line.where}: an event before any episode; the file's beginning is missing")
-            else:
-                events.append(_build_event(line, head))
+    for number, raw in enumerate(lines, start=1):
+        line = _load_line(raw, f"{where}:{number}")
+        if line.kind == "episode":
+            if head is not None:
+                yield _assemble(head, events)
+            head, events = line, []
+        elif head is None:
+            raise RecordError(f"{line.where}: an event before any episode; the file's beginning is missing")
+        else:
+            events.append(_build_event(line, head))
     if head is not None:
         yield _assemble(head, events)
 

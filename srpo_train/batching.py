@@ -5,11 +5,12 @@ Letters: E events, M member rows, S padded prompt and response, T padded respons
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -220,16 +221,17 @@ def event_minibatches(batch: EventBatch, num_minibatches: int, seed: int) -> Ite
             yield batch.select(part.tolist())
 
 
-def micro_batches(rows: Sequence[MemberRow], max_tokens: int) -> list[list[int]]:
-    """Partition rows into forward passes of at most ``max_tokens`` padded tokens, longest rows first.
+def micro_batches(rows: Sequence[MemberRow], max_tokens: int, packed: Collection[str] = ()) -> list[list[int]]:
+    """Partition rows into forward passes of at most ``max_tokens`` tokens, padding included, longest rows first.
 
-    Rows of different policies never share a pass, nor do rows of such different length that the padding would cost more
-    than another pass. A single row longer than the budget makes a pass of its own: use `drop_overlong` to bound the
-    length of rows. Longest first, so that what does not fit in memory fails at once.
+    Rows of different policies never share a pass, nor do padded rows of such different length that the padding would
+    cost more than another pass. A single row longer than the budget makes a pass of its own: use `drop_overlong` to
+    bound the length of rows. Longest first, so that what does not fit in memory fails at once.
 
     Args:
         rows: member rows.
-        max_tokens: budget of rows times longest row.
+        max_tokens: budget of rows times longest row, or of all rows' tokens where they are packed.
+        packed: policies whose rows are packed rather than padded.
 
     Returns:
         Lists of row indices that together hold each row once.
@@ -239,7 +241,29 @@ def micro_batches(rows: Sequence[MemberRow], max_tokens: int) -> list[list[int]]
     by_policy: dict[str, list[int]] = defaultdict(list)
     for index in sorted(range(len(rows)), key=lambda i: (-rows[i].num_tokens, i)):
         by_policy[rows[index].policy_id].append(index)
-    return [part for indices in by_policy.values() for part in _fill(indices, rows, max_tokens)]
+    return [
+        part
+        for policy_id, indices in by_policy.items()
+        for part in (_fill_line if policy_id in packed else _fill)(indices, rows, max_tokens)
+    ]
+
+
+def _fill_line(indices: Sequence[int], rows: Sequence[MemberRow], max_tokens: int) -> list[list[int]]:
+    """Cut a list sorted by falling length into lines that fit: each row goes into the fullest line with room for it.
+
+    Best fit of falling lengths leaves little over: seldom more than one line beyond the least number there can be.
+    """
+    lines: list[list[int]] = []
+    room: list[tuple[int, int]] = []  # tokens that are left of each line, ascending
+    for index in indices:
+        length = rows[index].num_tokens
+        found = bisect.bisect_left(room, (length, 0))
+        left, line = room.pop(found) if found < len(room) else (max_tokens, len(lines))
+        if line == len(lines):
+            lines.append([])
+        lines[line].append(index)
+        bisect.insort(room, (max(left - length, 0), line))
+    return lines
 
 
 def _fill(indices: Sequence[int], rows: Sequence[MemberRow], max_tokens: int) -> list[list[int]]:
@@ -260,17 +284,9 @@ def _fill(indices: Sequence[int], rows: Sequence[MemberRow], max_tokens: int) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaddedRows:
-    """Member rows as right-padded tensors; positions are 0, 1, 2, ... along each row, every model's default.
+class Responses:
+    """What is scored of some rows: their responses, right-padded, whatever the rows look like to the model."""
 
-    There is no attention mask: a causal model's real tokens do not look at padding on their right.
-
-    Example:
-        Prompt ``[5, 6]``, response ``[7]``, padded to 4 with id 0: ids ``[5, 6, 7, 0]``, prompt length 2.
-    """
-
-    input_ids_MS: Tensor
-    """[M, S] int64, prompt then response then padding."""
     token_ids_MT: Tensor
     """[M, T] int64, the response."""
     token_mask_MT: Tensor
@@ -285,6 +301,45 @@ class PaddedRows:
     stands for the whole vocabulary; None where all rows have that."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PaddedRows(Responses):
+    """Member rows as right-padded tensors; positions are 0, 1, 2, ... along each row, every model's default.
+
+    There is no attention mask: a causal model's real tokens do not look at padding on their right.
+
+    Example:
+        Prompt ``[5, 6]``, response ``[7]``, padded to 4 with id 0: ids ``[5, 6, 7, 0]``, prompt length 2.
+    """
+
+    input_ids_MS: Tensor
+    """[M, S] int64, prompt then response then padding."""
+
+    def places(self, row_N: Tensor, position_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where in [M, S] positions of rows are."""
+        return row_N, position_N
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedRows(Responses):
+    """Member rows end to end in one line of S tokens, without padding; positions begin at 0 in each row.
+
+    Example:
+        Rows ``[5, 6, 7]`` and ``[5, 8]``: ids ``[[5, 6, 7, 5, 8]]``, positions ``[[0, 1, 2, 0, 1]]``, ends ``[3, 5]``.
+    """
+
+    input_ids_1S: Tensor
+    """[1, S] int64, each row's prompt and response."""
+    position_ids_1S: Tensor
+    """[1, S] int64, the place of each token in its row."""
+    ends: Tensor
+    """[M] int64 on the CPU, where each row ends."""
+
+    def places(self, row_N: Tensor, position_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where in [1, S] positions of rows are."""
+        start_M = torch.cat([self.ends.new_zeros(1), self.ends[:-1]]).to(row_N.device)
+        return torch.zeros_like(row_N), start_M[row_N] + position_N
+
+
 def pad_rows(rows: Sequence[MemberRow], pad_token_id: int = 0, device: torch.device | str = "cpu") -> PaddedRows:
     """Right-pad rows to the longest; T may be 0 when no row has a response.
 
@@ -293,20 +348,41 @@ def pad_rows(rows: Sequence[MemberRow], pad_token_id: int = 0, device: torch.dev
         pad_token_id: any id of the vocabulary; no real token sees it and it is never trained on.
         device: where the tensors go.
     """
-    if not rows:
-        raise ShapeError("pad_rows: expected at least one row, got none")
-    response_length_M = torch.tensor([len(row.token_ids) for row in rows])
-    is_response_MT = torch.arange(int(response_length_M.max())) < response_length_M[:, None]
-    padded = PaddedRows(
-        input_ids_MS=_pad([[*row.prompt_ids, *row.token_ids] for row in rows], pad_token_id, torch.int64),
-        token_ids_MT=_pad([row.token_ids for row in rows], pad_token_id, torch.int64),
-        token_mask_MT=pad_token_masks(rows),
-        is_response_MT=is_response_MT,
-        prompt_length_M=torch.tensor([len(row.prompt_ids) for row in rows]),
-        kept_NY=_pad_kept(rows),
+    responses = _responses(rows, device, pad_token_id)
+    input_ids_MS = _pad([[*row.prompt_ids, *row.token_ids] for row in rows], pad_token_id, torch.int64)
+    return PaddedRows(**responses, input_ids_MS=input_ids_MS.to(device))
+
+
+def pack_rows(rows: Sequence[MemberRow], device: torch.device | str = "cpu") -> PackedRows:
+    """Put rows end to end, in the order they have.
+
+    Args:
+        rows: at least one member row.
+        device: where the tensors go, but for the rows' ends.
+    """
+    responses = _responses(rows, device, pad_token_id=0)
+    tokens = list(itertools.chain.from_iterable(itertools.chain(row.prompt_ids, row.token_ids) for row in rows))
+    positions = torch.cat([torch.arange(row.num_tokens) for row in rows])
+    return PackedRows(
+        **responses,
+        input_ids_1S=torch.tensor([tokens], device=device),
+        position_ids_1S=positions[None].to(device),
+        ends=torch.tensor([row.num_tokens for row in rows]).cumsum(0),
     )
-    tensors = {name: tensor for name, tensor in vars(padded).items() if tensor is not None}
-    return replace(padded, **{name: tensor.to(device) for name, tensor in tensors.items()})
+
+
+def _responses(rows: Sequence[MemberRow], device: torch.device | str, pad_token_id: int) -> dict[str, Any]:
+    if not rows:
+        raise ShapeError("rows to score: expected at least one row, got none")
+    response_length_M = torch.tensor([len(row.token_ids) for row in rows])
+    columns = {
+        "token_ids_MT": _pad([row.token_ids for row in rows], pad_token_id, torch.int64),
+        "token_mask_MT": pad_token_masks(rows),
+        "is_response_MT": torch.arange(int(response_length_M.max())) < response_length_M[:, None],
+        "prompt_length_M": torch.tensor([len(row.prompt_ids) for row in rows]),
+        "kept_NY": _pad_kept(rows),
+    }
+    return {name: None if column is None else column.to(device) for name, column in columns.items()}
 
 
 def _pad_kept(rows: Sequence[MemberRow]) -> Tensor | None:

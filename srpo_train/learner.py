@@ -33,6 +33,7 @@ from srpo_train.set_gradient import (
     loss_tensors,
     with_logprobs,
 )
+from srpo_train.throughput.recorder import RECORDER
 
 _GAP_SAMPLE = 8  # events
 
@@ -88,6 +89,7 @@ class Learner:
         self._config = config
         self._num_steps = num_steps
         self._scorers = self._score_with(policies, with_entropy=objective.entropy_coef != 0)
+        self._packed = {policy_id for policy_id, scorer in self._scorers.items() if scorer.packing}
         self._references = self._score_with(references or {}, with_entropy=False)
         self._clips = {policy_id: own.clip for policy_id, own in self._settings.items() if own.clip}
         self._optimizers = {
@@ -204,7 +206,7 @@ class Learner:
 
     def _work(self, batch: EventBatch) -> Work:
         """This rank's forward passes over a mini-batch."""
-        return deal_work(batch, self._config.micro_batch_tokens, self._ranks, in_step=self._shards)
+        return deal_work(batch, self._config.micro_batch_tokens, self._ranks, self._shards, self._packed)
 
     def _role_gradients(self, first: EventBatch) -> dict[str, float]:
         """Measure the first mini-batch before its update, where every ratio is 1."""
@@ -228,10 +230,11 @@ class Learner:
             clips=self._clips,
             **self._work(batch)._asdict(),
         )
-        for optimizer in self._optimizers.values():
-            optimizer.sum_gradients(self._ranks)
-        norms = {policy_id: optimizer.clip() for policy_id, optimizer in self._optimizers.items()}
-        self._step(gradient, norms, rates)
+        with RECORDER.phase("optimizer"):
+            for optimizer in self._optimizers.values():
+                optimizer.sum_gradients(self._ranks)
+            norms = {policy_id: optimizer.clip() for policy_id, optimizer in self._optimizers.items()}
+            self._step(gradient, norms, rates)
         report = gradient.diagnostics | {"loss": -gradient.value}
         report["grad_norm"] = math.sqrt(sum(norm**2 for norm in norms.values()))
         if len(norms) > 1:
@@ -255,7 +258,11 @@ class Learner:
 
     def _score_with(self, policies: Mapping[str, Policy], *, with_entropy: bool) -> dict[str, ModelScorer]:
         return {
-            policy_id: policy.scorer(temperature=self._settings[policy_id].temperature, with_entropy=with_entropy)
+            policy_id: policy.scorer(
+                temperature=self._settings[policy_id].temperature,
+                with_entropy=with_entropy,
+                packing=self._config.packing,
+            )
             for policy_id, policy in policies.items()
         }
 

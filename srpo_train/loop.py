@@ -41,10 +41,13 @@ from srpo_train.reporting.run_report import write_report
 from srpo_train.run_dir import claimed_run_dir
 from srpo_train.run_state import CRITIC_FOLDER, RunState
 from srpo_train.samplers import Samplers
-from srpo_train.sinks import open_metrics
 from srpo_train.step_metrics import clock_metrics, collection_metrics
 from srpo_train.summary import summarize_rollout
 from srpo_train.task_order import TaskOrder, step_jobs
+from srpo_train.throughput.accounting import Devices, sampling_flops, throughput_metrics
+from srpo_train.throughput.recorder import RECORDER
+from srpo_train.throughput.tracing import StepTracer
+from srpo_train.tracking import open_metrics
 from srpo_train.value_learner import ValueLearner
 
 logger = logging.getLogger(__name__)
@@ -131,6 +134,13 @@ class Trainer:
         self._alarms = Alarms(
             recipe.alarms, [line for line in past if line["step"] <= self._step] if checkpoint else ()
         )
+        self._devices = Devices.of(
+            self._team,
+            num_ranks=ranks.size,
+            num_servers=places.num_engines,
+            peak_tflops=recipe.log.peak_tflops,
+        )
+        self._tracer = StepTracer(run_dir, recipe.log, ranks)
         self._is_stopped = False
 
     def __enter__(self) -> Trainer:
@@ -148,20 +158,21 @@ class Trainer:
         if self._step == 0 and evaluation.every and evaluation.at_start:
             self._log(self._evaluate())
         while not (self._is_over or self._is_stopped):
-            metrics = self._train_step()
-            if self._is_due(evaluation.every):
-                metrics |= self._evaluate()
-            for alarm in self._log(metrics):
-                self._act(alarm)
-            if self._is_due(self.recipe.train.checkpoint_every) or self._is_stopped:
-                self._save()
+            with self._tracer.step(self._step + 1):
+                metrics, episodes = self._train_step()
+                if self._is_due(evaluation.every):
+                    metrics |= self._evaluate()
+                for alarm in self._log(metrics, episodes):
+                    self._act(alarm)
+                if self._is_due(self.recipe.train.checkpoint_every) or self._is_stopped:
+                    self._save()
 
-    def _log(self, measured: Values) -> list[Alarm]:
+    def _log(self, measured: Values, episodes: Sequence[Episode] = ()) -> list[Alarm]:
         """Write a step down and return the alarms that begin with it."""
         # Clocks and memory differ between ranks, and alarms may look at them.
         metrics = self._ranks.from_main(lambda: {**measured, **self._places.metrics()})
         alarms = self._alarms.check({"step": self._step, **metrics})
-        self._metrics.log(self._step, {**metrics, **self._alarms.metrics()})
+        self._metrics.log(self._step, {**metrics, **self._alarms.metrics()}, episodes)
         for alarm in alarms:
             self._metrics.warn(alarm.message)
         return alarms
@@ -198,9 +209,9 @@ class Trainer:
     def _is_due(self, every: int) -> bool:
         return bool(every) and (self._is_over or self._step % every == 0)
 
-    def _train_step(self) -> dict[str, float]:
-        """One iteration of algorithm 1; afterwards `self._step` counts it."""
-        recipe, step, begun = self.recipe, self._step, time.monotonic()
+    def _train_step(self) -> tuple[dict[str, float], Sequence[Episode]]:
+        """One iteration of algorithm 1, its metrics and episodes; afterwards `self._step` counts it."""
+        recipe, step, begun, before = self.recipe, self._step, time.monotonic(), RECORDER.take_work()
         jobs = step_jobs(
             self._order,
             step=step + 1,
@@ -218,13 +229,22 @@ class Trainer:
         self._step = step + 1
         self._num_tokens += sum(episode.num_tokens for episode in rollout.episodes)
         self._save_events(rollout.episodes)
-        return {
+        metrics = {
             **summarize_rollout(rollout.episodes),
             **self._styles.measure(rollout.episodes),
             **collection_metrics(rollout, experience),
             **update,
             **clock_metrics(rollout, update, step_s=now - begun, update_s=now - update_begun),
+            **throughput_metrics(
+                self._ranks.gather(RECORDER.take_work()),
+                rollout,
+                self._devices,
+                before=before,
+                generate_flops=sampling_flops(self._team.policies, rollout.episodes),
+                step_s=now - begun,
+            ),
         }
+        return metrics, rollout.episodes
 
     def _update(self, experience: Experience, step: int) -> dict[str, float]:
         if not experience.batch.num_events:
@@ -239,7 +259,7 @@ class Trainer:
             metrics |= self._critic.update(experience.batch, step=step, seed=seed)
         for policy in self._team.trained:
             policy.version += 1
-        self._samplers.publish()
+        metrics |= self._samplers.publish()
         return metrics | {"train/policy_version": float(max(policy.version for policy in self._team.trained))}
 
     def _evaluate(self) -> dict[str, float]:

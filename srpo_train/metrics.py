@@ -1,12 +1,12 @@
 """What is measured, under which name, and the log that keeps it.
 
 `TABLE` is the one list of names; ``docs/metrics.md`` is generated from it, and a name outside it is refused, so a curve
-never changes its meaning silently. Names under ``time/`` and ``perf/`` are measured by the clock and differ from run to
-run. With ``rollout.mode = "rounds"`` everything else is a function of recipe and seed, bit for bit, also across a kill
-and a resume.
+never changes its meaning silently. Names under ``time/``, ``perf/`` and ``publish/`` are measured by the clock and
+differ from run to run. With ``rollout.mode = "rounds"`` everything else is a function of recipe and seed, bit for bit,
+also across a kill and a resume.
 
 ``metrics.jsonl`` is the truth, one line per step, on disk before the next step begins; terminal, TensorBoard and
-Weights & Biases are views of it (`srpo_train.sinks`).
+other trackers are views of it (`srpo_train.tracking`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from srpo_envs.errors import RecordError, UnknownIdError, near_miss
+from srpo_envs.records import Episode
 
 METRICS_FILE = "metrics.jsonl"
 """Name of the log within a run directory."""
@@ -255,10 +256,22 @@ TABLE: tuple[Metric, ...] = (
     Metric("eval/out_of_budget_share", "share", "Episodes that a limit of their budget ended or cut short."),
     Metric("eval/env/{metric}", "-", "What the workflow itself measures, see its page; mean over episodes."),
     Metric("alarm/{alarm}", "roles", "An alarm that lasts: the roles it concerns, 1 for the whole run."),
+    # new weights on their way to engines that hold a copy, measured by the clock too
+    Metric("publish/seconds", "s", "Publishing the step's weights, all policies one after the other."),
+    Metric("publish/bytes", "bytes", "Sent to each engine or server; of an adapter its files alone."),
+    Metric("publish/buckets", "buckets", "Pieces they came in."),
+    Metric("publish/slowest_s", "s", "Longest that one server took, from the beginning to its word."),
+    Metric("publish/unfit_servers", "servers", "Servers that do not have them yet and get no requests until they do."),
     # clocks
     Metric("time/generate_s", "s", "Generating the step's responses."),
     Metric("time/env_s", "s", "Waiting for environments with nothing to generate."),
     Metric("time/update_s", "s", "Log-probabilities, backward passes and optimiser steps."),
+    Metric("time/score_s", "s", "Of the update: forward passes that only score, those of a critic or reference too."),
+    Metric("time/backward_s", "s", "Of the update: forward and backward passes."),
+    Metric("time/optimizer_s", "s", "Of the update: sums over ranks, clipping and optimiser steps."),
+    Metric("time/publish_s", "s", "Of the update: giving engines the new weights."),
+    Metric("time/checkpoint_s", "s", "Saving after the step before; 0 where nothing was saved."),
+    Metric("time/other_s", "s", "Of the step: what no phase takes, such as building batches and waiting for ranks."),
     Metric("time/eval_s", "s", "Evaluation after the step."),
     Metric(
         "time/eval_latency_p50_s",
@@ -278,6 +291,27 @@ TABLE: tuple[Metric, ...] = (
     Metric("cluster/num_rebuilt_episodes", "episodes", "Episodes that went on elsewhere after their worker died."),
     Metric("perf/tokens_per_s", "tokens/s", "Sampled tokens per second of generation."),
     Metric("perf/train_tokens_per_s", "tokens/s", "Trained tokens per second of update."),
+    Metric(
+        "perf/tokens_per_s/{phase}",
+        "tokens/s",
+        "The step's sampled tokens per second of a phase and device: the rate if the run did nothing else. Phases "
+        "shorter than a thousandth of the step are left out.",
+    ),
+    Metric(
+        "perf/mfu/update",
+        "share",
+        "Model-flops utilisation: operations the update's passes need, over what the devices could do in their time.",
+    ),
+    Metric("perf/mfu/generate", "share", "The same of generation; absent where other machines generate."),
+    Metric("perf/hfu/update", "share", "As `perf/mfu/update`, with what is computed again to save memory."),
+    Metric("perf/padding_share/update", "share", "Places in the tensors of the update's passes that hold padding."),
+    Metric(
+        "perf/padding_share/generate",
+        "share",
+        "The same of generation: padded prompts and rows that have ended; `transformers` engine only.",
+    ),
+    Metric("perf/idle_share/engine", "share", "Part of the step in which nothing was generated."),
+    Metric("perf/idle_share/trainer", "share", "Part of the step in which the trainer did not compute."),
     Metric("perf/episodes_per_s", "episodes/s", "Episodes per second of the whole step."),
     Metric("perf/peak_memory_gib", "GiB", "Most accelerator memory held so far."),
 )
@@ -305,19 +339,37 @@ def check_name(name: str) -> None:
         )
 
 
+def metric_of(name: str) -> Metric:
+    """Return the row of the table that a name stands in, whose holes may be filled.
+
+    Raises:
+        UnknownIdError: the name is not in the table.
+    """
+    check_name(name)
+    return next(metric for metric in TABLE if re.fullmatch(_pattern(metric.name), name))
+
+
 def meaning_of(name: str) -> str:
     """Return the sentence of a metric, whose holes may be filled.
 
     Raises:
         UnknownIdError: the name is not in the table.
     """
-    check_name(name)
-    return next(metric.meaning for metric in TABLE if re.fullmatch(_pattern(metric.name), name))
+    return metric_of(name).meaning
+
+
+def unit_of(name: str) -> str:
+    """Return the unit of a metric, whose holes may be filled.
+
+    Raises:
+        UnknownIdError: the name is not in the table.
+    """
+    return metric_of(name).unit
 
 
 def is_timing(name: str) -> bool:
     """Whether a metric is measured by the clock and so may differ between equal runs."""
-    return name.startswith(("time/", "perf/"))
+    return name.startswith(("time/", "perf/", "publish/"))
 
 
 def without_timing(values: Values) -> dict[str, float]:
@@ -328,8 +380,8 @@ def without_timing(values: Values) -> dict[str, float]:
 class Sink(Protocol):
     """Somewhere values go."""
 
-    def write(self, step: int, values: Values) -> None:
-        """Take the values of one step; steps rise."""
+    def write(self, step: int, values: Values, episodes: Sequence[Episode] = ()) -> None:
+        """Take the values of one step, and the episodes it trained on; steps rise."""
         ...
 
     def warn(self, message: str) -> None:
@@ -364,8 +416,13 @@ class MetricLogger:
         self._file = self._path.open("a", encoding="utf-8")
         self._sinks = tuple(sinks)
 
-    def log(self, step: int, values: Values) -> None:
+    def log(self, step: int, values: Values, episodes: Sequence[Episode] = ()) -> None:
         """Write all values of one step, once; step 0 is the evaluation before training.
+
+        Args:
+            step: Number of the step.
+            values: By name.
+            episodes: What the step trained on, for sinks that show some of them.
 
         Raises:
             UnknownIdError: a name is not in the table.
@@ -382,7 +439,7 @@ class MetricLogger:
         os.fsync(self._file.fileno())
         self._last_step = step
         for sink in self._sinks:
-            sink.write(step, values)
+            sink.write(step, values, episodes)
 
     def warn(self, message: str) -> None:
         """Show a warning wherever people look."""
@@ -405,7 +462,7 @@ class MetricLogger:
 class MutedMetrics:
     """Stands for the logger on ranks that are not the main one."""
 
-    def log(self, step: int, values: Values) -> None:
+    def log(self, step: int, values: Values, episodes: Sequence[Episode] = ()) -> None:
         """Write nothing."""
 
     def warn(self, message: str) -> None:
@@ -428,9 +485,17 @@ def read_metrics(path: str | Path) -> list[dict[str, float]]:
         path = path / METRICS_FILE
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8", errors="replace")
+    return parse_metrics(path.read_text(encoding="utf-8", errors="replace"), str(path))
+
+
+def parse_metrics(text: str, where: str, first: int = 1) -> list[dict[str, float]]:
+    """Read lines of metrics, of which errors say that they stand `where`, the first at line `first`.
+
+    Raises:
+        RecordError: a line other than an unfinished last one is damaged.
+    """
     lines = text.split("\n")[:-1]  # what follows the last newline was never finished
-    return [_decode(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+    return [_decode(line, f"{where}:{number}") for number, line in enumerate(lines, start=first)]
 
 
 def series(lines: Sequence[Mapping[str, float]], name: str) -> tuple[list[int], list[float]]:

@@ -17,7 +17,7 @@ from srpo_train.engines.base import Engine
 from srpo_train.engines.making import make_engines
 from srpo_train.metrics import Sink, Values
 from srpo_train.policies.policy import Policy
-from srpo_train.sinks import TerminalSink
+from srpo_train.tracking.terminal import TerminalSink
 
 
 class Places(Protocol):
@@ -26,6 +26,11 @@ class Places(Protocol):
     @property
     def is_sampling_elsewhere(self) -> bool:
         """Whether engines hold copies of the weights outside the ranks; then the main rank alone asks them."""
+        ...
+
+    @property
+    def num_engines(self) -> int:
+        """Processes beside the ranks that sample."""
         ...
 
     def worlds(self, config: EnvConfig) -> Callable[[], World]:
@@ -75,6 +80,11 @@ class Here:
     def is_sampling_elsewhere(self) -> bool:
         """Whether the recipe names servers."""
         return self._recipe.engine.kind == "served"
+
+    @property
+    def num_engines(self) -> int:
+        """Servers that the recipe names."""
+        return self._recipe.engine.num_servers
 
     def worlds(self, config: EnvConfig) -> Callable[[], World]:
         """Return what makes one environment after another."""

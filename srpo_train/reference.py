@@ -34,6 +34,10 @@ _GROUPS = {
     "eval/": ("Evaluation", "How the team does on questions it is not trained on."),
     "cluster/": ("Cluster", "What happened to the processes of `srpo train --ray` so far; see [Ray](ray.md)."),
     "alarm/": ("Alarms", "Written while an alarm lasts; see [alarms](alarms.md)."),
+    "publish/": (
+        "New weights on their way",
+        "Of engines that hold a copy of the weights, see publishing.md; by the clock.",
+    ),
     "time/": ("Time", "Seconds by the clock; these differ from run to run."),
     "perf/": ("Speed", "Rates and memory; these differ from run to run."),
 }

@@ -11,6 +11,7 @@ from srpo_train.diagnostics.tokens import RoleStyles
 from srpo_train.distributed.ranks import Ranks
 from srpo_train.learner import Learner
 from srpo_train.policies.team import Team
+from srpo_train.throughput.recorder import RECORDER
 from srpo_train.value_learner import ValueLearner
 
 CRITIC_FOLDER = "_critic"  # no policy can be called so: ids begin with a letter or a digit
@@ -46,6 +47,7 @@ class RunState:
         self._styles = styles
         self._ranks = ranks
 
+    @RECORDER.phase("checkpoint")
     def save(self, step: int, best: int | None) -> None:
         """Add a checkpoint.
 

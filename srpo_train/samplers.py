@@ -17,10 +17,11 @@ from srpo_train.distributed.collecting import RankCollector
 from srpo_train.distributed.ranks import Ranks
 from srpo_train.engines.background import as_streaming
 from srpo_train.engines.base import Engine, Sampling
-from srpo_train.engines.publishing import PublishingEngine, weights_of
+from srpo_train.engines.publishing import PublishingEngine, push_metrics, weights_of
 from srpo_train.evaluation import evaluate
 from srpo_train.places import Places
 from srpo_train.policies.team import Team
+from srpo_train.throughput.recorder import RECORDER
 
 if TYPE_CHECKING:
     from srpo_train.distributed.sharding import ShardedModel
@@ -68,13 +69,20 @@ class Samplers:
 
     # --- weights --------------------------------------------------------------------------------------------------
 
-    def publish(self) -> None:
-        """Bring engines with a copy of the weights up to date, before anything is sampled again."""
+    def publish(self) -> dict[str, float]:
+        """Bring engines with a copy of the weights up to date, before anything is sampled again.
+
+        Returns:
+            What it took, as metrics; nothing where no engine of this process has a copy.
+        """
         engines = self._publishing
-        with self._published_policies():
+        reports = []
+        with RECORDER.phase("publish"), self._published_policies():
             for policy in self._team.trained:
                 if policy.policy_id in engines:
-                    engines[policy.policy_id].publish(policy.version, weights_of(policy))
+                    with RECORDER.span("take weights", "publish", track=f"engine {policy.policy_id}"):
+                        reports.append(engines[policy.policy_id].publish(policy.version, weights_of(policy)))
+        return push_metrics(reports)
 
     def release_memory(self) -> None:
         """Give accelerator memory back for an update, where engines can."""
@@ -98,7 +106,7 @@ class Samplers:
         """Let engines that hold a copy of the weights be given them in the body, whoever holds the parts of them."""
         with contextlib.ExitStack() as stack:
             for shards in self._shards if self._is_elsewhere else ():
-                stack.enter_context(shards.collected())
+                stack.enter_context(shards.streamed())
             yield
 
     # --- asking ---------------------------------------------------------------------------------------------------
@@ -117,7 +125,7 @@ class Samplers:
         keep = settings.group_size if settings.oversample else None
         collect = functools.partial(self._collector.collect, jobs, samplings, keep_per_group=keep)
         pause_s = _FIRST_PAUSE_S
-        with self._sampling_policies():
+        with RECORDER.span("collect", "collect", episodes=len(jobs)), self._sampling_policies():
             for _ in range(settings.lost_step_retries):
                 try:
                     return collect()
@@ -130,7 +138,7 @@ class Samplers:
     def evaluate(self) -> dict[str, float]:
         """Answer the held-out questions and return ``eval/...`` metrics."""
         settings = self._recipe.eval
-        with self._sampling_policies():
+        with RECORDER.phase("evaluate"), self._sampling_policies():
             result = evaluate(
                 self._eval_collector,
                 num_tasks=settings.num_tasks,

@@ -23,6 +23,7 @@ from srpo_train.diagnostics.roles import describe_ratios
 from srpo_train.objective import Clip, LossTensors, Objective, diagnose, objective_value
 from srpo_train.policies.logprobs import TokenLogprobs
 from srpo_train.role_weights import weigh_roles
+from srpo_train.throughput.recorder import RECORDER
 
 Scorer = Callable[[Sequence[MemberRow]], TokenLogprobs]
 """Scores rows of one policy, differentiably. Deterministic, for dropout would differ between steps (i) and (iii)."""
@@ -110,6 +111,7 @@ def accumulate_set_gradient(
 
 
 @torch.no_grad()
+@RECORDER.phase("score")
 def score_rows(
     rows: Sequence[MemberRow],
     policies: Mapping[str, Scorer],
@@ -131,7 +133,8 @@ def score_rows(
             if stand_in is not None:
                 _score(rows, policies, [stand_in])
             continue
-        scored = _score(rows, policies, part)
+        with RECORDER.span("score pass", "pass", waits=True, rows=len(part)):
+            scored = _score(rows, policies, part)
         width = scored.logprobs_MT.shape[1]
         logprobs_MT[list(part), :width] = scored.logprobs_MT.to(logprobs_MT)
         has_entropy = has_entropy and scored.entropy_MT is not None
@@ -235,6 +238,7 @@ def loss_coefficients(objective: Objective, tensors: LossTensors) -> tuple[float
     return value.item(), Coefficients(gradients[0], gradients[1] if entropy_MT is not None else None)
 
 
+@RECORDER.phase("backward")
 def backpropagate(
     rows: Sequence[MemberRow],
     policies: Mapping[str, Scorer],
@@ -257,7 +261,8 @@ def backpropagate(
     for part, stand_in in _passes(partition, stand_ins):
         active = [index for index in part if is_active_M[index] and rows[index].policy_id not in frozen]
         if active:
-            torch.autograd.backward(_weighted_sum(_score(rows, policies, active), coefficients, active).neg())
+            with RECORDER.span("backward pass", "pass", waits=True, rows=len(active)):
+                torch.autograd.backward(_weighted_sum(_score(rows, policies, active), coefficients, active).neg())
             num_rows += len(active)
         elif stand_in is not None and rows[stand_in].policy_id in moving:
             torch.autograd.backward(0.0 * _score(rows, policies, [stand_in]).logprobs_MT.sum())

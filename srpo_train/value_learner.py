@@ -17,6 +17,7 @@ from srpo_train.objective.value import explained_variance, share_clipped, value_
 from srpo_train.optimizer import PolicyOptimizer, StepGuard, schedule_factor
 from srpo_train.policies.critic import Critic
 from srpo_train.set_gradient import Partition
+from srpo_train.throughput.recorder import RECORDER
 
 
 class ValueLearner:
@@ -46,6 +47,7 @@ class ValueLearner:
         self._guard = StepGuard("critic", config.max_nonfinite_steps)
 
     @torch.no_grad()
+    @RECORDER.phase("score")
     def values(self, batch: EventBatch) -> Tensor:
         """Return V(s_e) of every event, the mean over its members: [E] float64 on the CPU."""
         rows = _prompts(batch)
@@ -101,11 +103,13 @@ class ValueLearner:
         loss = value_loss(value_E, old_E, target_E, value_clip=self._value_clip)
         (slope_E,) = torch.autograd.grad(loss, value_E)
         self._optimizer.zero_grad()
-        self._backpropagate(part, slope_E)
-        self._optimizer.sum_gradients(self._ranks)
-        norm = self._optimizer.clip()
-        if self._guard.admits({"loss": loss.item(), "gradient norm": norm}):
-            self._optimizer.step(rate)
+        with RECORDER.phase("backward"):
+            self._backpropagate(part, slope_E)
+        with RECORDER.phase("optimizer"):
+            self._optimizer.sum_gradients(self._ranks)
+            norm = self._optimizer.clip()
+            if self._guard.admits({"loss": loss.item(), "gradient norm": norm}):
+                self._optimizer.step(rate)
         return {
             "train/value_loss": loss.item(),
             "train/value_clip_fraction": share_clipped(value_E.detach(), old_E, value_clip=self._value_clip),

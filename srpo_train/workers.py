@@ -41,6 +41,7 @@ class StepWorkers:
         self._queued: set[int] = set()
         self._running: set[int] = set()
         self._num_open = num_workers
+        self._numbers = itertools.count()
         for _ in range(num_workers):
             self._add_thread()
 
@@ -78,7 +79,7 @@ class StepWorkers:
         self._num_open = 0
 
     def _add_thread(self) -> None:
-        threading.Thread(target=self._run, name="srpo-env", daemon=True).start()
+        threading.Thread(target=self._run, name=f"environment {next(self._numbers)}", daemon=True).start()
 
     def _run(self) -> None:
         while (item := self._tasks.get()) is not None:

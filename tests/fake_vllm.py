@@ -1,9 +1,10 @@
 """A vLLM server in miniature, for tests of what talks to one: the same endpoints over a tiny model of its own.
 
 What was measured of the real one holds here: it calls its first weights ``default``, writes the name of its weights on
-every response, takes weights from a folder, keeps the old prefix cache until that is cleared, aborts requests at a
-pause, and knows nothing of what was before a restart. Adapters are models of their own name, taken from a folder too,
-and a request that names one it does not have is refused.
+every response, takes weights in buckets with the class that the workers of a real one use too, in updates of which an
+error ends the one under way and which cannot begin twice, keeps the old prefix cache until that is cleared, aborts
+requests at a pause, and knows nothing of what was before a restart. Adapters are models of their own name, taken from a
+folder, and a request that names one it does not have is refused.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import math
 import threading
 import time
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from json_server import Answer, Asked, JsonServer
+from torch import Tensor
 
 from srpo_train.engines.base import Sampling
+from srpo_train.engines.bucket_receiver import BucketInfo, BucketReceiver, GroupInfo
 from srpo_train.engines.decoding import Row, Sampled, decode_batch
 from srpo_train.engines.stopping import StopTexts
 from srpo_train.policies import Policy
@@ -73,12 +76,19 @@ class FakeVllm(JsonServer):
 
     def pushes(self) -> int:
         """How often it was given weights."""
-        return sum(asked.body["method"] == "reload_weights" for asked in self.asked if asked.path == "/collective_rpc")
+        return sum(asked.path == "/finish_weight_update" for asked in self.asked)
+
+    def buckets(self) -> list[int]:
+        """The numbers of the buckets it was given, in order."""
+        return [asked.body["update_info"]["number"] for asked in self.asked if asked.path == "/update_weights"]
 
     def _forget_everything(self) -> None:
         self.adapters: dict[str, Policy] = {}
         if self._base is None:
             self.policy.model.load_state_dict(self._first)
+        self._receiver = BucketReceiver(self._load, 0)
+        self._is_updating = False
+        self._taken: dict[str, Tensor] = {}
         self.label = "default"
         self.is_paused = False
         self.has_old_cache = False
@@ -134,22 +144,53 @@ class FakeVllm(JsonServer):
         self.has_old_cache = False
         return Answer({"success": True})
 
-    def _collective_rpc(self, asked: Asked) -> Answer:
-        assert asked.body["method"] == "reload_weights"
-        return self._load(Path(asked.body["kwargs"]["weights_path"]))
+    def _get_world_size(self, asked: Asked) -> Answer:
+        return Answer({"world_size": 1})
 
-    def _load(self, folder: Path) -> Answer:
-        from safetensors.torch import load_file
+    def _init_weight_transfer_engine(self, asked: Asked) -> Answer:
+        return self._tried(lambda: self._receiver.join(GroupInfo(**asked.body["init_info"])))
 
+    def _start_weight_update(self, asked: Asked) -> Answer:
+        if self._is_updating:
+            return _error("start_weight_update called while a weight update is already active")
+        self._is_updating = True
+        self._taken.clear()
+        self._receiver.begin()
+        return Answer({"message": "Weight update started"})
+
+    def _update_weights(self, asked: Asked) -> Answer:
+        if not self._is_updating:
+            return _error("start_weight_update must be called before update_weights")
+        answer = self._tried(lambda: self._receiver.take(BucketInfo(**asked.body["update_info"])))
+        self._is_updating = answer.status == 200
+        return answer
+
+    def _finish_weight_update(self, asked: Asked) -> Answer:
         if not self.is_paused:
-            return Answer({"error": {"message": "weights loaded while requests are under way"}}, status=500)
-        weights = {
-            name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(path).items()
-        }
-        with self._model_lock:
-            self.policy.model.load_state_dict(weights)
-        self.has_old_cache = True
-        return Answer({"results": [None]})
+            return _error("weights loaded while requests are under way")
+        answer = self._tried(self._receiver.finish)
+        if answer.status == 200:
+            self._is_updating = False
+            self._receiver.leave()
+            with self._model_lock:
+                self.policy.model.load_state_dict(self._taken)
+            self._taken.clear()
+            self.has_old_cache = True
+        return answer
+
+    def _load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        own = self.policy.model.state_dict()
+        for name, tensor in weights:
+            if tensor.shape != own[name].shape:
+                raise ValueError(f"{name} is {list(tensor.shape)} here")
+            self._taken[name] = tensor.clone()
+
+    def _tried(self, call: Callable[[], None]) -> Answer:
+        try:
+            call()
+        except RuntimeError as error:
+            return _error(str(error))
+        return Answer({"message": "done"})
 
     def _inference_v1_generate(self, asked: Asked) -> Answer:
         params = asked.body["sampling_params"]
@@ -210,6 +251,10 @@ class FakeVllm(JsonServer):
                     for sampled in decode_batch(policy, batch, sampling, self._stop_texts):
                         self._decoded[sampled.index] = sampled
             return self._decoded.pop(row.index)
+
+
+def _error(message: str) -> Answer:
+    return Answer({"error": {"message": message}}, status=500)
 
 
 def _entry(token: int, logprob: float, kept: tuple[int, ...]) -> dict[str, Any]:

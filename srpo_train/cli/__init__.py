@@ -26,7 +26,9 @@ from srpo_train.cli.report import report
 from srpo_train.cli.serve_policy import serve_policy
 from srpo_train.cli.study import study
 from srpo_train.cli.sweep import sweep
+from srpo_train.cli.trace import trace
 from srpo_train.cli.train import train
+from srpo_train.cli.view import view
 
 __all__ = ["app", "main"]
 
@@ -123,13 +125,25 @@ app.command(
     "alarms",
     epilog=_examples("srpo alarms runs/tiny-arithmetic", "srpo alarms runs/* --set validation_cliff.drop=0.05"),
 )(guarded(alarms))
+app.command("trace", epilog=_examples("srpo trace runs/tiny-arithmetic", "srpo trace runs/tiny-arithmetic --step 12"))(
+    guarded(trace)
+)
+app.command(
+    "view",
+    epilog=_examples(
+        "srpo view",
+        "srpo view runs/srpo runs/grpo --port 8700 --no-browser",
+        "srpo view runs/tiny-arithmetic --terminal -q 'is:malformed'",
+    ),
+)(guarded(view))
 app.command("envs", epilog=_examples("srpo envs", "srpo envs ArithmeticSolverVerifier-v0"))(guarded(envs))
 app.command("presets", epilog=_examples("srpo presets", "srpo presets dr_mas"))(guarded(presets))
 app.command(
     "report",
     epilog=_examples(
         "srpo report runs/tiny-arithmetic",
-        "srpo report runs/srpo-0 runs/srpo-1 runs/grpo-0 runs/grpo-1 --format md,latex,html",
+        "srpo report runs/tiny-arithmetic --html",
+        "srpo report runs/srpo-0 runs/srpo-1 runs/grpo-0 runs/grpo-1 --html --latex --x tokens",
         "srpo report runs/a/evals/math evals/baseline --label evals/baseline='Qwen3-4B, untrained' --out tables",
     ),
 )(guarded(report))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from srpo_train.cluster.placement import Fit, Group, Node
 from srpo_train.cluster.roster import Arrived, Began, News, Said, Seat, Stepped, Warned
-from srpo_train.sinks import TerminalSink
+from srpo_train.tracking.terminal import TerminalSink
 
 if TYPE_CHECKING:
     from pathlib import Path

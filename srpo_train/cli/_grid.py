@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from srpo_envs.errors import ConfigError
+from srpo_train.cli._errors import FAILED
 from srpo_train.cli._text import shown
 
 if TYPE_CHECKING:
@@ -17,8 +19,58 @@ if TYPE_CHECKING:
     from srpo_train.sweep import Outcome, Run
 
 
-def train_all(console: Console, out: str | Path, runs: Sequence[Run], processes: int) -> list[Outcome]:
-    """Train all runs below a directory, with a line for each cell.
+def run_grid(
+    runs: Sequence[Run],
+    *,
+    out: str | Path,
+    processes: int,
+    only: Sequence[str],
+    is_dry_run: bool,
+    write: Callable[[str | Path], Path],
+) -> None:
+    """Train the runs below a directory and write their table, or list them.
+
+    Args:
+        runs: All runs of the grid.
+        out: Their directory.
+        processes: How many train at once.
+        only: Texts; where there are any, cells whose label holds none of them are left for another time.
+        is_dry_run: List, and train nothing.
+        write: Writes the table of what is finished below a directory, and returns its path.
+
+    Raises:
+        ConfigError: `only` leaves nothing.
+        typer.Exit: a run failed.
+    """
+    from rich.console import Console
+
+    console = Console()
+    chosen = _chosen(runs, only)
+    if is_dry_run:
+        console.print(list_cells(chosen))
+        console.print(shown(f"{len(chosen)} runs, {processes} at once, into {out}"), soft_wrap=True)
+        return
+    outcomes = train_all(console, out, runs, chosen, processes)
+    if report_failures(console, outcomes) < len(outcomes):
+        typer.echo(f"table: {write(out)}")
+    if any(not outcome.is_finished for outcome in outcomes):
+        raise typer.Exit(FAILED)
+
+
+def _chosen(runs: Sequence[Run], only: Sequence[str]) -> Sequence[Run]:
+    if not only:
+        return runs
+    chosen = [run for run in runs if any(text.casefold() in run.cell.label.casefold() for text in only)]
+    if not chosen:
+        labels = dict.fromkeys(run.cell.label for run in runs)
+        raise ConfigError(f"--only {' '.join(only)}: no cell has such a label; they are {'; '.join(labels)}")
+    return chosen
+
+
+def train_all(
+    console: Console, out: str | Path, runs: Sequence[Run], chosen: Sequence[Run], processes: int
+) -> list[Outcome]:
+    """Train the chosen ones of all runs below a directory, with a line for each cell.
 
     Raises:
         ConfigError: another process is training there, or a run was begun with another recipe.
@@ -26,8 +78,8 @@ def train_all(console: Console, out: str | Path, runs: Sequence[Run], processes:
     from srpo_train.cli._sweep_progress import SweepProgress
     from srpo_train.sweep import claim, run_all
 
-    with claim(out, runs), SweepProgress(console, runs, processes) as progress:
-        return run_all(runs, processes=processes, watch=progress)
+    with claim(out, runs), SweepProgress(console, chosen, processes) as progress:
+        return run_all(chosen, processes=processes, watch=progress)
 
 
 def report_failures(console: Console, outcomes: Sequence[Outcome]) -> int:

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from srpo_train.cli._axis import Axis, AxisOption
 from srpo_train.cli._labels import LabelOption, parse_labels
 
 if TYPE_CHECKING:
     from srpo_train.reporting.tables import Table
 
 
-class Axis(enum.StrEnum):
-    """What curves are drawn against."""
-
-    STEP = "step"
-    TOKENS = "tokens"
-    TIME = "time"
-
-
 def dynamics(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs, finished or not, or folders of them.")],
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("reports"),
-    axis: Annotated[
-        Axis, typer.Option("--x", help="Draw against training steps, sampled tokens, or time.")
-    ] = Axis.STEP,
+    axis: AxisOption = Axis.STEP,
     labels: LabelOption = None,
     has_paper: Annotated[bool, typer.Option("--paper/--no-paper", help="Quote the paper's own numbers beside.")] = True,
 ) -> None:

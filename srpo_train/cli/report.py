@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
+from srpo_train.cli._axis import Axis, AxisOption
 from srpo_train.cli._labels import LabelOption, parse_labels
+
+PAGE_FILE = "report.html"
+"""Name of the page."""
+
+_FOLDER = Path("reports")
 
 
 def report(
@@ -15,29 +21,54 @@ def report(
         list[Path],
         typer.Argument(metavar="RUN_OR_EVALUATION...", help="Runs, evaluation directories, or folders of them."),
     ],
-    formats: Annotated[str, typer.Option("--format", help="Of a comparison: md, latex, html, or several.")] = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for a comparison; reports/ when left out.")] = None,
+    is_page: Annotated[
+        bool, typer.Option("--html", help="One file to send around: curves, tables, alarms, sampled episodes.")
+    ] = False,
+    is_markdown: Annotated[bool, typer.Option("--md", help="The tables as Markdown.")] = False,
+    is_latex: Annotated[bool, typer.Option("--latex", help="The tables as LaTeX.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the files; the given one for the page of one, else reports/.")
+    ] = None,
     labels: LabelOption = None,
     has_paper: Annotated[bool, typer.Option("--paper/--no-paper", help="Quote the paper's own numbers beside.")] = True,
+    axis: AxisOption = Axis.STEP,
+    num_episodes: Annotated[int, typer.Option("--episodes", min=0, help="Episodes of each run on the page.")] = 6,
+    seed: Annotated[int, typer.Option(help="Of the sampled ones among them.")] = 0,
 ) -> None:
-    """Write curves.png and report.md of one run, finished or not; set several runs or evaluations side by side.
+    """Report one run, finished or not, or set several runs or evaluations side by side.
 
-    A comparison has tables in the paper's layout (Avg@k and Pass@k, macro average, best in bold, ± over seeds), costs,
-    paired tests where tasks are shared, and what was run on what. Runs that differ by seed alone are one line.
+    One run alone gets its report.md and curves.png, several a comparison: tables in the paper's layout (Avg@k and
+    Pass@k, macro average, best in bold, ± over seeds), costs, paired tests where tasks are shared, and what was run on
+    what. --html puts all of it, curves, alarms and episodes into one file. Runs that differ by seed alone are one line.
     """
-    if _is_one_run(paths) and not (formats or out or labels):
+    formats = [name for name, is_wanted in (("md", is_markdown), ("latex", is_latex)) if is_wanted]
+    if _is_one_run(paths) and not (is_page or formats or out or labels):
         from srpo_train.reporting.run_report import write_report
 
         typer.echo(write_report(paths[0]))
         return
-    from srpo_train.reporting.comparison import write_comparison
+    named = parse_labels(labels)
+    if is_page:
+        from srpo_train.reporting.page import write_page
 
-    names = [name.strip() for name in (formats or "md").split(",")]
-    written = write_comparison(
-        paths, out or Path("reports"), formats=names, labels=parse_labels(labels), with_paper=has_paper
-    )
-    for path in written:
-        typer.echo(path)
+        folder = out or (paths[0] if len(paths) == 1 else _FOLDER)
+        page = write_page(
+            paths,
+            folder / PAGE_FILE,
+            labels=named,
+            with_paper=has_paper,
+            axis=axis.value,
+            num_episodes=num_episodes,
+            seed=seed,
+        )
+        typer.echo(page)
+    if formats or not is_page:
+        from srpo_train.reporting.comparison import write_comparison
+
+        for path in write_comparison(
+            paths, out or _FOLDER, formats=formats or ["md"], labels=named, with_paper=has_paper
+        ):
+            typer.echo(path)
 
 
 def _is_one_run(paths: list[Path]) -> bool:

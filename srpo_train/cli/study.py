@@ -7,9 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from srpo_train.cli._errors import FAILED
 from srpo_train.cli._numbers import whole_numbers
-from srpo_train.cli._text import shown
 
 
 def study(
@@ -20,6 +18,10 @@ def study(
     seeds: Annotated[str, typer.Option(help="Seeds of every cell, such as 0,1,2.")] = "",
     processes: Annotated[int, typer.Option(help="Runs that train at once.")] = 0,
     out: Annotated[str, typer.Option(help="Directory of the study; runs/ and its file's name when left out.")] = "",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Train only the cells whose label holds this; repeatable."),
+    ] = None,
     is_dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells with sizes, and train nothing.")
     ] = False,
@@ -28,9 +30,7 @@ def study(
 
     Whatever was killed goes on when the same command is given again. docs/study.md explains study files.
     """
-    from rich.console import Console
-
-    from srpo_train.cli._grid import list_cells, report_failures, train_all
+    from srpo_train.cli._grid import run_grid
     from srpo_train.config import parse_override
     from srpo_train.study import list_study_runs, load_study, write_study
     from srpo_train.sweep import check_runs
@@ -43,13 +43,4 @@ def study(
         plan = plan.model_copy(update={"set": merge(plan.set, nested(*parse_override(text)))})
     runs = list_study_runs(plan)
     check_runs(runs)
-    console = Console()
-    if is_dry_run:
-        console.print(list_cells(runs))
-        console.print(shown(f"{len(runs)} runs, {plan.processes} at once, into {plan.out}"), soft_wrap=True)
-        return
-    outcomes = train_all(console, plan.out, runs, plan.processes)
-    if report_failures(console, outcomes) < len(outcomes):
-        typer.echo(f"table: {write_study(plan.out)}")
-    if any(not outcome.is_finished for outcome in outcomes):
-        raise typer.Exit(FAILED)
+    run_grid(runs, out=plan.out, processes=plan.processes, only=only or [], is_dry_run=is_dry_run, write=write_study)

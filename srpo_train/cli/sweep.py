@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from srpo_train.cli._errors import FAILED
 from srpo_train.cli._numbers import whole_numbers
-from srpo_train.cli._text import shown
 
 if TYPE_CHECKING:
     from srpo_train.sweep import Sweep
@@ -28,6 +26,10 @@ def sweep(
     seeds: Annotated[str, typer.Option(help="Seeds of every cell, such as 0,1,2.")] = "",
     processes: Annotated[int, typer.Option(help="Runs that train at once.")] = 0,
     out: Annotated[str, typer.Option(help="Directory of the sweep; runs/ and its file's name when left out.")] = "",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Train only the cells whose label holds this; repeatable."),
+    ] = None,
     is_dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells with sizes, and train nothing.")
     ] = False,
@@ -36,24 +38,13 @@ def sweep(
 
     Whatever was killed goes on when the same command is given again. docs/sweeps.md explains sweep files.
     """
-    from rich.console import Console
-
-    from srpo_train.cli._grid import list_cells, report_failures, train_all
+    from srpo_train.cli._grid import run_grid
     from srpo_train.sweep import check_runs, list_runs, write_results
 
     plan = _read(source, grid or [], changes or [], seeds=seeds, processes=processes, out=out)
     runs = list_runs(plan)
     check_runs(runs)
-    console = Console()
-    if is_dry_run:
-        console.print(list_cells(runs))
-        console.print(shown(f"{len(runs)} runs, {plan.processes} at once, into {plan.out}"), soft_wrap=True)
-        return
-    outcomes = train_all(console, plan.out, runs, plan.processes)
-    if report_failures(console, outcomes) < len(outcomes):
-        typer.echo(f"table: {write_results(plan.out)}")
-    if any(not outcome.is_finished for outcome in outcomes):
-        raise typer.Exit(FAILED)
+    run_grid(runs, out=plan.out, processes=plan.processes, only=only or [], is_dry_run=is_dry_run, write=write_results)
 
 
 def _read(source: Path, grid: Sequence[str], changes: Sequence[str], *, seeds: str, processes: int, out: str) -> Sweep:

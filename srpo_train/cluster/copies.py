@@ -21,7 +21,7 @@ from srpo_envs.errors import EngineError, WorkerLostError
 from srpo_train.cluster.lines import Answer, Line, answered
 from srpo_train.cluster.roster import Desk
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling
-from srpo_train.engines.publishing import WeightSpecs, of_version, weights_of
+from srpo_train.engines.publishing import PushReport, WeightSpecs, of_version, weights_of
 from srpo_train.engines.routing import PrefixRouter
 
 if TYPE_CHECKING:
@@ -164,17 +164,20 @@ class CopiesEngine:
         """Version of the weights that sample now."""
         return self._version
 
-    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> PushReport:
         """Give all copies new weights; one that is lost gets them when it is back, and one at least must take them.
 
         Raises:
             EngineError: the weights do not fit (then nothing has moved), a copy refuses them, or none can be reached.
         """
+        begun = time.monotonic()
         checked = self._specs.check(version, weights)
         self._weights = self._store(pack(checked))
         self._version, self._label = version, f"{version}-{uuid.uuid4().hex[:8]}"
         self._fit.clear()
         self._wait_for_a_copy()
+        num_unfit = len(self._lines) - len(self._fit)
+        return PushReport(seconds=time.monotonic() - begun, num_bytes=self._specs.num_bytes, num_unfit=num_unfit)
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> list[Generation]:
         """Return one generation per request, in request order.

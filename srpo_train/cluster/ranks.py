@@ -96,6 +96,12 @@ class OnCluster:
         """Whether the cluster runs engines, or the recipe names servers."""
         return bool(self._job.copies) or self._job.recipe.engine.kind == "served"
 
+    @property
+    def num_engines(self) -> int:
+        """Copies or servers of the cluster, or servers that the recipe names."""
+        own = {seat for seats in (*self._job.copies.values(), *self._job.servers.values()) for seat in seats}
+        return len(own) or self._job.recipe.engine.num_servers
+
     def worlds(self, config: EnvConfig) -> Callable[[], World]:
         """Return what makes one environment after another: on the workers, or here where there are none."""
         if self._workers is None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from srpo_envs.records import Episode
 from srpo_train.metrics import Values
 
 
@@ -196,8 +197,8 @@ class RosterSink:
         self._desk = desk
         desk.tell(Began(done_steps))
 
-    def write(self, step: int, values: Values) -> None:
-        """Send one step."""
+    def write(self, step: int, values: Values, episodes: Sequence[Episode] = ()) -> None:
+        """Send one step; episodes have no place on a terminal."""
         self._desk.tell(Stepped(step, dict(values)))
 
     def warn(self, message: str) -> None:

@@ -19,6 +19,7 @@ from srpo_envs.errors import EngineError
 from srpo_train.collect.collection import TICK_S, Collection, Slot
 from srpo_train.collect.requests import Requester, is_worth_a_retry, request_id
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling, StreamingEngine, sampling_of
+from srpo_train.throughput.recorder import RECORDER
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class Asynchronous:
         self._request_timeout_s = request_timeout_s
         self._episode_timeout_s = episode_timeout_s
         self._open: dict[str, dict[str, _Open]] = {policy_id: {} for policy_id in engines}  # then by request id
+        self._busy_since: dict[str, float] = {}
         self._unsettled: set[str] = set()
         self._next_look = 0.0
 
@@ -132,6 +134,7 @@ class Asynchronous:
             self._submit(policy_id, requests)
 
     def _submit(self, policy_id: str, requests: list[GenerationRequest]) -> None:
+        self._busy_since.setdefault(policy_id, time.perf_counter())
         self._engines[policy_id].submit(requests, sampling_of(self._sampling, policy_id))
 
     def _poll(self) -> None:
@@ -145,6 +148,9 @@ class Asynchronous:
                 self._receive(policy_id, answer)
             if answers:
                 wait_s = 0.0
+            if not self._open[policy_id]:
+                since = self._busy_since.pop(policy_id)
+                RECORDER.keep("responses under way", "generate", track=f"engine {policy_id}", begun=since)
         self._collection.generate_s += time.monotonic() - begun
 
     def _receive(self, policy_id: str, answer: Generation) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from srpo_envs.errors import SurroundingsError
 from srpo_envs.records import ActiveSet, Episode, MemberOutput, StepResult
 from srpo_train.collect.jobs import EpisodeJob
+from srpo_train.throughput.recorder import RECORDER
 from srpo_train.workers import Finished, StepWorkers
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,8 @@ class EnvPool:
 
         def run() -> ActiveSet | None:
             on_start()
-            return _with_retries(move, self._step_retries)
+            with RECORDER.span("move", "environment"):
+                return _with_retries(move, self._step_retries)
 
         return self._workers.submit(run)
 

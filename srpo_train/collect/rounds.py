@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from srpo_train.collect.collection import TICK_S, Collection, Slot
 from srpo_train.collect.requests import Requester, is_worth_a_retry
 from srpo_train.engines.base import Engine, GenerationRequest, Sampling, sampling_of
+from srpo_train.throughput.recorder import RECORDER
 
 
 class Rounds:
@@ -64,16 +65,21 @@ class Rounds:
     def _gather(self) -> None:
         """Wait until every environment has moved, or the grace period is over and there is something to generate."""
         collection, begun = self._collection, time.monotonic()
+        with RECORDER.span("await environments", "environment"):
+            self._await_moves(begun)
+        for slot in collection.moving:
+            collection.num_stragglers += not slot.is_late
+            slot.is_late = True
+        collection.env_s += time.monotonic() - begun
+
+    def _await_moves(self, begun: float) -> None:
+        collection = self._collection
         while collection.is_moving:
             grace_left = begun + self._grace_s - time.monotonic() if collection.is_ready else math.inf
             if grace_left <= 0:
                 break
             if not collection.await_move(min(TICK_S, grace_left)):
                 collection.drop_hung()
-        for slot in collection.moving:
-            collection.num_stragglers += not slot.is_late
-            slot.is_late = True
-        collection.env_s += time.monotonic() - begun
 
     def _generate(self) -> None:
         """Sample every member of every pending event, one batch per policy, and send complete sets on their way."""
@@ -96,7 +102,8 @@ class Rounds:
         """Sample one batch; responses that the engine gave up are asked for again, with their own seed."""
         engine, sampling = self._engines[policy_id], sampling_of(self._sampling, policy_id)
         for _ in range(1 + self._retries):
-            answers = {answer.request_id: answer for answer in engine.generate(requests, sampling)}
+            with RECORDER.span("generate", "generate", track=f"engine {policy_id}", requests=len(requests)):
+                answers = {answer.request_id: answer for answer in engine.generate(requests, sampling)}
             for request in requests:
                 slot_of[request.request_id].answers[request.request_id] = answers[request.request_id]
             requests = [request for request in requests if is_worth_a_retry(answers[request.request_id])]

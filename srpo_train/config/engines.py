@@ -61,6 +61,14 @@ class ServedConfig(Section):
     """Tries of a response after the first, before it is given up."""
     publish_timeout_s: PositiveFloat = 300.0
     """Seconds after which a publication of weights counts as hung and the run ends."""
+    transport: Literal["file", "gloo", "nccl"] = "file"
+    """How weights get to servers: `file` through `weights_dir`; `gloo` and `nccl` over a process group of trainer and
+    workers, which needs no folder that both see. Adapters go through `weights_dir` always."""
+    bucket_bytes: PositiveInt = 1 << 30
+    """Size of the pieces in which a model is put together, sent and loaded: so much of it the trainer holds at once."""
+    group_host: str = ""
+    """Address of the trainer's machine, as servers see it, for `gloo` and `nccl`; when empty the one it has on the way
+    to a policy's first server."""
     outage_s: PositiveFloat = 300.0
     """Seconds that requests wait while no server of a policy is fit, before the run ends."""
 
@@ -100,6 +108,11 @@ class EngineConfig(Section):
     """Settings of `vllm`."""
     served: ServedConfig | None = None
     """Settings of `served`."""
+
+    @property
+    def num_servers(self) -> int:
+        """Servers that sample; 0 where the trainer's processes do."""
+        return len({url for urls in self.served.servers.values() for url in urls}) if self.served else 0
 
     @model_validator(mode="before")
     @classmethod

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import (
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Strict,
     model_validator,
 )
 
@@ -56,13 +58,35 @@ class LogConfig(Section):
     """Where metrics and events go; `metrics.jsonl` is always written."""
 
     tensorboard: bool = True
-    """Write TensorBoard scalars to the run directory's `tensorboard/`."""
+    """Write curves and episodes for TensorBoard to the run directory's `tensorboard/`."""
     wandb: bool = False
-    """Send scalars to Weights & Biases; needs the extra `wandb`."""
+    """Send curves, episodes and alarms to Weights & Biases; needs the extra `wandb`."""
     wandb_project: str = "srpo"
     """Project there."""
+    wandb_offline: bool = False
+    """Keep what would be sent in the run directory's `wandb/`, for `wandb sync`; no account and no network are
+    needed. Off, the environment variable `WANDB_MODE` decides."""
+    trackio: bool = False
+    """Give curves, episodes and alarms to trackio, a dashboard on this machine; needs the extra `trackio`."""
+    trackio_project: str = "srpo"
+    """Project there."""
+    episodes_every: NonNegativeInt = 10
+    """Steps between samples of episodes in TensorBoard and the other trackers; 0 shows none."""
+    num_episodes: PositiveInt = 4
+    """Episodes of such a sample: the best, the worst, the most malformed, the one with the largest K, then others by
+    chance."""
     save_events: Literal["all", "last", "none"] = "all"
     """Training events kept as JSON Lines in `events/`: of every step, of the newest only, or of none."""
+    trace_every: NonNegativeInt = 0
+    """Steps between traces, which show in `trace/` what every rank, engine and environment worker did when; 0 is none.
+    A traced step waits for the device more often."""
+    trace_steps: Annotated[tuple[PositiveInt, ...], Strict(False)] = ()
+    """Steps that are traced beside these."""
+    profile_steps: Annotated[tuple[PositiveInt, ...], Strict(False)] = ()
+    """Steps of which torch's profiler records every operation, into `trace/` too; slow, and large files."""
+    peak_tflops: NonNegativeFloat = 0.0
+    """Tera-operations a second of one device at most, which `perf/mfu` is measured against; 0 takes what its maker
+    publishes, or a matrix product timed at the start where that is not known."""
     role_gradients_every: NonNegativeInt = 10
     """Steps between measurements of each role's share of the gradient, each an extra backward pass over one
     mini-batch; 0 measures never."""

@@ -121,7 +121,11 @@ class OptimConfig(Section):
     num_epochs: PositiveInt = 1
     """Passes over a step's events."""
     micro_batch_tokens: PositiveInt = 16384
-    """Most tokens (rows times longest row) of one forward pass; changes memory and time, not the gradient."""
+    """Most tokens (rows times longest row, or all rows' where they are packed) of one forward pass; changes memory and
+    time, not the gradient."""
+    packing: Literal["auto"] | bool = "auto"
+    """Rows of a pass end to end without padding (`true`) or padded to the longest; `auto` packs where the model's
+    attention does it well. Changes time, not the gradient."""
     max_row_tokens: PositiveInt = 8192
     """A member row with more prompt and response tokens is dropped with its whole event, and counted."""
     max_nonfinite_steps: NonNegativeInt = 5

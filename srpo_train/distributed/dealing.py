@@ -55,19 +55,22 @@ def deal_events(batch: EventBatch, num_ranks: int) -> list[list[int]]:
     return [sorted(events) for events in dealt]
 
 
-def deal_work(batch: EventBatch, max_tokens: int, ranks: Ranks, in_step: Collection[str] = ()) -> Work:
+def deal_work(
+    batch: EventBatch, max_tokens: int, ranks: Ranks, in_step: Collection[str] = (), packed: Collection[str] = ()
+) -> Work:
     """Return this rank's forward passes over a mini-batch.
 
     Args:
         batch: The whole mini-batch, the same on every rank.
-        max_tokens: Padded tokens of one pass.
+        max_tokens: Tokens of one pass, padding included.
         ranks: The processes.
         in_step: Policies whose parameters are spread over the ranks. A forward pass of theirs is a common one, so every
             rank makes as many as the one with most of them does, in the same order.
+        packed: Policies whose rows are packed rather than padded.
     """
     if ranks.size == 1:
-        return Work(micro_batches(batch.rows, max_tokens), None, None)
-    passes = [_passes(batch, events, max_tokens) for events in deal_events(batch, ranks.size)]
+        return Work(micro_batches(batch.rows, max_tokens, packed), None, None)
+    passes = [_passes(batch, events, max_tokens, packed) for events in deal_events(batch, ranks.size)]
     partition: list[list[int]] = []
     stand_ins: list[int | None] = []
     for policy_id in sorted({row.policy_id for row in batch.rows}):
@@ -79,12 +82,14 @@ def deal_work(batch: EventBatch, max_tokens: int, ranks: Ranks, in_step: Collect
     return Work(partition, stand_ins, ranks.share)
 
 
-def _passes(batch: EventBatch, events: Sequence[int], max_tokens: int) -> dict[str, list[list[int]]]:
+def _passes(
+    batch: EventBatch, events: Sequence[int], max_tokens: int, packed: Collection[str]
+) -> dict[str, list[list[int]]]:
     """Cut the rows of some events into passes, by policy."""
     mine = set(events)
     indices = [index for index, row in enumerate(batch.rows) if row.event_index in mine]
     found: dict[str, list[list[int]]] = defaultdict(list)
-    for part in micro_batches([batch.rows[index] for index in indices], max_tokens):
+    for part in micro_batches([batch.rows[index] for index in indices], max_tokens, packed):
         found[batch.rows[indices[part[0]]].policy_id].append([indices[position] for position in part])
     return found
 

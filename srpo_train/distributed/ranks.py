@@ -68,6 +68,20 @@ class Ranks:
             for pending in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
                 pending.wait()
 
+    def whole(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of which every rank has a part; one that is no `DTensor` is whole already.
+
+        Raises:
+            RankLostError: a rank did not take part.
+        """
+        from torch.distributed.tensor import DTensor  # much of torch, which one process does without
+
+        if not isinstance(tensor, DTensor):
+            return tensor
+        with self._together(f"putting a tensor of shape {list(tensor.shape)} together"):
+            whole: Tensor = tensor.full_tensor()
+        return whole
+
     def gather(self, item: _T) -> list[_T]:
         """Return what every rank has, by rank.
 

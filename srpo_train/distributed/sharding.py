@@ -37,12 +37,13 @@ from torch.distributed.fsdp import (
 from srpo_envs.errors import CheckpointError, ConfigError
 from srpo_train.config import DistributedConfig
 from srpo_train.distributed.ranks import Ranks
+from srpo_train.engines.weight_stream import TensorSpec, WeightStream
 from srpo_train.policies.logprobs import TokenLogprobs, head_form, token_logprobs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from srpo_train.batching import PaddedRows
+    from srpo_train.batching import PackedRows, PaddedRows
 
 
 _dcp: Any = checkpoint  # its functions are not among the names it says it exports
@@ -79,6 +80,7 @@ class ShardedModel:
         self._ranks = ranks
         self._reshard = settings.reshard_after_forward
         self._whole: dict[str, Tensor] | None = None
+        self._stream: WeightStream | None = None
         head_form(model)  # found by a forward pass, which needs the whole model
         model.float()
         _shard(policy_id, model, dtype=dtype, device=device, ranks=ranks, settings=settings)
@@ -86,9 +88,9 @@ class ShardedModel:
         self.model.srpo_token_logprobs = types.MethodType(token_logprobs, model)
         register_fsdp_forward_method(model, "srpo_token_logprobs")
 
-    def score(self, model: nn.Module, padded: PaddedRows, **options: Any) -> TokenLogprobs:
+    def score(self, model: nn.Module, rows: PaddedRows | PackedRows, **options: Any) -> TokenLogprobs:
         """Do what `token_logprobs` does, all ranks together."""
-        scored: TokenLogprobs = cast(Any, model).srpo_token_logprobs(padded, **options)
+        scored: TokenLogprobs = cast(Any, model).srpo_token_logprobs(rows, **options)
         return scored
 
     @contextlib.contextmanager
@@ -128,6 +130,38 @@ class ShardedModel:
         if self._whole is None:
             raise LookupError("a sharded model has whole tensors only while it is collected")
         return self._whole
+
+    @contextlib.contextmanager
+    def streamed(self) -> Iterator[None]:
+        """Let the main rank take the model tensor by tensor in the body; see `stream`.
+
+        The others have nothing to do there. Leaving it they put together whatever the main rank takes, and the main
+        rank what it has not taken, so that all stay together whatever happens on one of them.
+        """
+        state: dict[str, Any] = get_model_state_dict(self.model)
+        formats = {name: self.dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in state.items()}
+        specs = {name: TensorSpec(tuple(tensor.shape), formats[name]) for name, tensor in state.items()}
+        # What travels between ranks has the smaller format already.
+        stream = WeightStream(
+            specs, lambda name: self._ranks.whole(state[name].detach().to(device=self.device, dtype=formats[name]))
+        )
+        self._stream = stream
+        try:
+            yield
+        finally:
+            self._stream = None
+            stream.exhaust()
+
+    @property
+    def stream(self) -> WeightStream:
+        """Every tensor in the format it is published in, one at a time, while the model is `streamed`.
+
+        Raises:
+            LookupError: it is not.
+        """
+        if self._stream is None:
+            raise LookupError("a sharded model has tensors to publish only while it is streamed")
+        return self._stream
 
     def save(self, directory: Path) -> None:
         """Write the model in transformers format, as if it had never been sharded; the main rank does."""

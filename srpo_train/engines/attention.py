@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from srpo_train.policies import packing
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -26,7 +28,8 @@ IMPLEMENTATION = "srpo_grouped_decode"
 def grouped_decode_attention(model: PreTrainedModel) -> Iterator[None]:
     """Let a model that uses ``sdpa`` decode with grouped heads inside the body; other models stay as they are."""
     config = model.config
-    if config._attn_implementation != "sdpa" or config.sub_configs:
+    before = config._attn_implementation
+    if before not in ("sdpa", packing.IMPLEMENTATION) or config.sub_configs:
         yield
         return
     _register()
@@ -34,7 +37,7 @@ def grouped_decode_attention(model: PreTrainedModel) -> Iterator[None]:
     try:
         yield
     finally:
-        model.set_attn_implementation("sdpa")
+        model.set_attn_implementation(before)
 
 
 def grouped_decode(

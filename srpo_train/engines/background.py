@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from srpo_train.engines.base import Engine, Generation, GenerationRequest, Sampling, StreamingEngine
+from srpo_train.throughput.recorder import RECORDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class BackgroundEngine:
 
     def __init__(self, engine: Engine, *, max_batch_size: int = 512) -> None:
         self._engine = engine
+        self._track = f"engine {engine.policy_id}"
         self._max_batch_size = max_batch_size
         self._numbers = itertools.count()
         self._changed = threading.Condition()
@@ -108,7 +110,7 @@ class BackgroundEngine:
     def _run(self) -> None:
         while batch := self._next_batch():
             try:
-                with self._working:
+                with self._working, RECORDER.span("generate", "generate", track=self._track, requests=len(batch)):
                     done = self._engine.generate([ticket.request for ticket in batch], batch[0].sampling)
             except BaseException as error:  # the boundary of the thread: `poll` raises it where it is understood
                 self._fail(error)

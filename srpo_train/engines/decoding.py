@@ -16,6 +16,7 @@ from srpo_train.engines.base import Sampling
 from srpo_train.engines.sampling import Draw, draw, request_uniforms
 from srpo_train.engines.stopping import StopTexts
 from srpo_train.policies.policy import Policy
+from srpo_train.throughput.recorder import RECORDER, Work
 
 COMPACT_BELOW = 0.9
 """Finished rows leave the tensors when less than this share of them is still being sampled."""
@@ -95,7 +96,8 @@ def decode_batch(policy: Policy, rows: Sequence[Row], sampling: Sampling, stop_t
         tokens_R = drawn.tokens_R
         if running_R.mean() < COMPACT_BELOW:
             tokens_R = tokens_R[forward.keep(np.flatnonzero(running_R))]
-        logits_RV = forward.step(tokens_R)
+        logits_RV = forward.step(tokens_R, int(running_R.sum()))
+    RECORDER.count("generate", forward.work)
     return responses.result()
 
 
@@ -112,11 +114,13 @@ class _CachedForward:
         place = {prompt: number for number, prompt in enumerate(self._prompts)}
         self._prompt_of_row = [place[row.prompt] for row in rows]
         self.row_ids: NDArray[np.int64] = np.arange(len(rows))
+        self.work = Work()
 
     def prefill(self) -> Tensor:
         """Run each distinct prompt once, spread its cache over the rows that share it, return [R, V] first logits."""
         lengths = [len(prompt) for prompt in self._prompts]
         width = max(lengths)
+        self.work.add(Work(num_tokens=sum(lengths), num_slots=width * len(lengths)))
         # The filler's id is never seen: attention is decided by lengths, so it may equal any real token.
         ids = torch.tensor([(0,) * (width - len(prompt)) + prompt for prompt in self._prompts], device=self._device)
         start = torch.tensor([width - length for length in lengths], device=self._device)[:, None]
@@ -130,8 +134,9 @@ class _CachedForward:
         self._position = torch.tensor(lengths, device=self._device)[rows]
         return logits[rows]
 
-    def step(self, tokens_R: Tensor) -> Tensor:
-        """Feed one token per row and return [R, V] logits of the next."""
+    def step(self, tokens_R: Tensor, num_running: int) -> Tensor:
+        """Feed one token per row, of which so many are not finished, and return [R, V] logits of the next."""
+        self.work.add(Work(num_tokens=num_running, num_slots=len(tokens_R)))
         self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=True)
         logits = self._forward(tokens_R[:, None], self._mask, self._position[:, None])
         self._position = self._position + 1

@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import functools
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from srpo_envs.errors import EngineError
@@ -111,10 +111,16 @@ class InFlight:
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run something else on the loop and return its result."""
+        with self.started(work) as future:
+            return future.result()
+
+    @contextlib.contextmanager
+    def started(self, work: Coroutine[Any, Any, _T]) -> Iterator[concurrent.futures.Future[_T]]:
+        """Run something else on the loop while the body runs, and no longer."""
         self._check_open(work)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result()
+            yield future
         finally:
             future.cancel()
 

@@ -9,10 +9,11 @@ carries the number of the weights that sampled it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from srpo_envs.errors import EngineError
 from srpo_train.engines.base import Engine, Generation
+from srpo_train.engines.weight_stream import TensorSpec, WeightStream
 from srpo_train.policies.policy import Policy
 
 logger = logging.getLogger(__name__)
@@ -40,8 +42,8 @@ class PublishingEngine(Engine, Protocol):
         """Version of the weights that sample now."""
         ...
 
-    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Replace the weights; requests under way are given up and come back as aborted.
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> PushReport:
+        """Replace the weights and say what it took; requests under way are given up and come back as aborted.
 
         Args:
             version: Number of these weights, written on every generation from now on.
@@ -58,31 +60,46 @@ class PublishingEngine(Engine, Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PushReport:
+    """What a publication took."""
+
+    seconds: float
+    """From the call to the last server's word."""
+    num_bytes: int
+    """Sent to each server."""
+    num_buckets: int = 1
+    """Pieces they came in."""
+    server_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of each server that has them now, by address, from the beginning to its word."""
+    num_unfit: int = 0
+    """Servers that do not have them yet."""
+
+
+def push_metrics(reports: Sequence[PushReport]) -> dict[str, float]:
+    """Return what publications took, one after the other; nothing where there were none."""
+    if not reports:
+        return {}
+    slowest = [seconds for report in reports for seconds in report.server_s.values()]
+    return {
+        "publish/seconds": sum(report.seconds for report in reports),
+        "publish/bytes": float(sum(report.num_bytes for report in reports)),
+        "publish/buckets": float(sum(report.num_buckets for report in reports)),
+        "publish/slowest_s": max(slowest, default=max(report.seconds for report in reports)),
+        "publish/unfit_servers": float(sum(report.num_unfit for report in reports)),
+    }
+
+
 def weights_of(policy: Policy) -> Iterable[tuple[str, Tensor]]:
     """Return what an engine needs to answer as a policy: every tensor of its state by name, or of its adapter's.
 
-    That includes both names of tied tensors: an engine that is given one of them may leave the other as it was.
+    That includes both names of tied tensors: an engine that is given one of them may leave the other as it was. Of a
+    model that is spread over ranks it is a stream, which there is only while the model is `streamed`.
     """
-    state: Mapping[str, Tensor] = (policy.share or policy.shards or policy.model).state_dict()
+    if policy.shards:
+        return policy.shards.stream
+    state: Mapping[str, Tensor] = (policy.share or policy.model).state_dict()
     return state.items()
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """What a published tensor has to look like.
-
-    Example:
-        >>> TensorSpec(shape=(340, 64), dtype=torch.float32)
-        TensorSpec(shape=(340, 64), dtype=torch.float32)
-    """
-
-    shape: tuple[int, ...]
-    """Size of each dimension."""
-    dtype: torch.dtype
-    """Number format."""
-
-    def __str__(self) -> str:
-        return f"{list(self.shape)} {str(self.dtype).removeprefix('torch.')}"
 
 
 class WeightSpecs:
@@ -95,7 +112,12 @@ class WeightSpecs:
 
     def __init__(self, policy_id: str, weights: Iterable[tuple[str, Tensor]]) -> None:
         self._policy_id = policy_id
-        self._specs = {name: _spec(tensor) for name, tensor in weights}
+        self._specs = dict(weights.specs) if isinstance(weights, WeightStream) else specs_of(dict(weights))
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all of them."""
+        return sum(spec.num_bytes for spec in self._specs.values())
 
     def check(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
         """Return the tensors of a push by name, without their gradients, if they are exactly those expected.
@@ -104,24 +126,39 @@ class WeightSpecs:
             EngineError: names every kind of difference; nothing has moved.
         """
         given: dict[str, Tensor] = {}
-        problems = []
+        twice = []
         for name, tensor in weights:
             if name in given:
-                problems.append(f"{name!r} twice")
+                twice.append(f"{name!r} twice")
             given[name] = tensor.detach()
-        problems += _listed("missing", [name for name in self._specs if name not in given])
-        problems += _listed("unknown", [name for name in given if name not in self._specs])
-        problems += [
-            f"{name!r} is {_spec(given[name])}, expected {spec}"
+        self._require(version, specs_of(given), twice)
+        return given
+
+    def stream(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> WeightStream:
+        """Return the tensors of a push one after the other, if they will be exactly those expected.
+
+        Raises:
+            EngineError: names every kind of difference; nothing has moved.
+        """
+        if not isinstance(weights, WeightStream):
+            return WeightStream(self._specs, self.check(version, weights).__getitem__)
+        self._require(version, weights.specs)
+        return weights
+
+    def _require(self, version: int, given: Mapping[str, TensorSpec], problems: Sequence[str] = ()) -> None:
+        missing = [name for name in self._specs if name not in given]
+        unknown = [name for name in given if name not in self._specs]
+        other = [
+            f"{name!r} is {given[name]}, expected {spec}"
             for name, spec in self._specs.items()
-            if name in given and _spec(given[name]) != spec
-        ][:_NAMED]
+            if name in given and given[name] != spec
+        ]
+        problems = [*problems, *_listed("missing", missing), *_listed("unknown", unknown), *other[:_NAMED]]
         if problems:
             raise EngineError(
                 f"policy {self._policy_id!r}: the weights of version {version} do not fit ({'; '.join(problems)}); "
                 f"nothing has moved; every push needs all {len(self._specs)} tensors, as the policy's state has them"
             )
-        return given
 
 
 class PushProgress:
@@ -145,19 +182,24 @@ class PushProgress:
         for number, (name, tensor) in enumerate(self._weights.items(), start=1):
             self._number, self._name = number, name
             if self._notes:
-                (self._notes / f"rank-{self._rank}").write_text(str(self), encoding="utf-8")
+                with contextlib.suppress(OSError):  # a folder that can only be read holds the weights all the same
+                    (self._notes / f"rank-{self._rank}").write_text(str(self), encoding="utf-8")
             yield name, tensor
 
     def __str__(self) -> str:
         if self._followed:
-            notes = [path.read_text(encoding="utf-8") for path in sorted(self._followed.glob("rank-*"))]
-            return ", ".join(notes) or "no rank has taken a tensor"
+            return notes_in(self._followed) or "no rank has taken a tensor"
         where = f"{self._name!r} ({self._number} of {len(self._weights)} tensors)" if self._name else "the first tensor"
         return f"rank {self._rank} at {where}"
 
     def follow(self, notes: Path) -> None:
         """Tell from now on what the ranks note in a folder."""
         self._followed = notes
+
+
+def notes_in(folder: Path) -> str:
+    """Return how far the ranks have come that take a push, as they noted it."""
+    return ", ".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("rank-*")))
 
 
 def run_within(timeout_s: float, call: Callable[[], _T]) -> _T:
@@ -200,8 +242,9 @@ def of_version(generation: Generation, published: int) -> Generation:
     return replace(generation, text="", token_ids=(), logprobs=(), finish_reason="abort", abort_reason=reason)
 
 
-def _spec(tensor: Tensor) -> TensorSpec:
-    return TensorSpec(shape=tuple(tensor.shape), dtype=tensor.dtype)
+def specs_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
+    """Return what tensors look like, by name."""
+    return {name: TensorSpec.of(tensor) for name, tensor in tensors.items()}
 
 
 def _listed(kind: str, names: list[str]) -> list[str]:

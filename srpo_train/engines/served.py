@@ -9,19 +9,22 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from srpo_envs.errors import ConfigError, EngineError
 from srpo_train.engines.adapters import NoChange, StoredAdapter
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling
+from srpo_train.engines.buckets import images, plan_buckets
 from srpo_train.engines.endpoint import Patience
 from srpo_train.engines.in_flight import InFlight
 from srpo_train.engines.limits import given_up, overlong, room_for
-from srpo_train.engines.publishing import WeightSpecs, of_version, weights_of
+from srpo_train.engines.publishing import PushReport, WeightSpecs, of_version, weights_of
 from srpo_train.engines.served_adapters import AdapterServer
 from srpo_train.engines.served_fleet import Fleet
 from srpo_train.engines.served_server import Published, Sampled, ServerFaultError, VllmServer
-from srpo_train.engines.served_weights import write_weights
+from srpo_train.engines.served_transport import FolderTransport, GroupTransport, Transport
+from srpo_train.engines.served_weights import WeightFolder
+from srpo_train.engines.weight_stream import WeightStream
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,6 +56,11 @@ class ServedEngine:
         timeout_s: Longest wait for one response; it is then tried elsewhere.
         max_retries: Tries of a response after the first.
         publish_timeout_s: Longest time in which a server may take new weights.
+        transport: How they get there: ``file`` through `weights_dir`, ``gloo`` or ``nccl`` over a process group.
+            Adapters go through `weights_dir` always.
+        bucket_bytes: Size of the pieces in which they go.
+        group_host: Address of this machine at which servers find the group; the one that the first of them sees when
+            empty.
         outage_s: How long requests wait while no server is fit, before the engine has failed.
         probe_s: Pause between two looks at a server that is set aside.
 
@@ -75,6 +83,9 @@ class ServedEngine:
         timeout_s: float = 600.0,
         max_retries: int = 3,
         publish_timeout_s: float = 300.0,
+        transport: Literal["file", "gloo", "nccl"] = "file",
+        bucket_bytes: int = 1 << 30,
+        group_host: str = "",
         outage_s: float = 300.0,
         probe_s: float = 2.0,
     ) -> None:
@@ -83,12 +94,15 @@ class ServedEngine:
         patience = Patience(timeout_s=timeout_s, max_retries=max_retries)
         settings: dict[str, Any] = {
             "patience": patience,
-            "publish_timeout_s": publish_timeout_s,
             "api_key": api_key,
         }
         self._adapter = _adapter_of(policy, beside_adapters=beside_adapters)
         self._server_settings = settings
+        way: Transport = FolderTransport(publish_timeout_s)
+        if transport != "file" and not self._adapter:
+            way = GroupTransport(transport, host=group_host, timeout_s=publish_timeout_s)
         self._policy = policy
+        self._bucket_bytes = bucket_bytes
         self._specs = WeightSpecs(policy.policy_id, weights_of(policy))
         self._max_tries = max_retries + 1
         self._own_folder = tempfile.mkdtemp(prefix="srpo-weights-") if weights_dir is None else None
@@ -100,6 +114,7 @@ class ServedEngine:
         self._fleet = Fleet(
             policy.policy_id,
             [self._server(url) for url in urls],
+            transport=way,
             version=policy.version,
             outage_s=outage_s,
             probe_s=probe_s,
@@ -120,9 +135,14 @@ class ServedEngine:
         """Ask a server at another address in the place of one that has ended; it gets the published weights first."""
         self._in_flight.call(self._fleet.replace(old, self._server(new)))
 
+    def _server(self, url: str) -> VllmServer:
+        if self._adapter:
+            return AdapterServer(url, self.policy_id, **self._server_settings)
+        return VllmServer(url, **self._server_settings)
+
     # --- weights --------------------------------------------------------------------------------------------------
 
-    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> PushReport:
         """Replace the weights on all servers; requests under way come back as aborted, and may be asked again.
 
         A server that cannot be reached gets them when it is back; at least one must take them now.
@@ -131,28 +151,51 @@ class ServedEngine:
             EngineError: the weights do not fit (then nothing has moved), a server did not take them in time (names it
                 and the step), or none could be reached.
         """
-        checked = self._specs.check(version, weights)
+        begun = time.monotonic()
         name = f"{version}-{uuid.uuid4().hex[:8]}"
         if self._adapter:
-            name = f"{self.policy_id}@{name}"
-            self._adapter.write(self._folder / name, checked)
+            folder = self._folder / f"{self.policy_id}@{name}"
+            self._adapter.write(folder, self._specs.check(version, weights))
+            published = Published(version=version, label=folder.name, folder=folder)
+            num_bytes, num_buckets = sum(path.stat().st_size for path in folder.iterdir()), 1
+            server_s = self._tell_all(published)
         else:
-            write_weights(self._folder / name, checked)
+            stream = self._specs.stream(version, weights)
+            folder = self._folder / name
+            stored = WeightFolder(folder, plan_buckets(stream.specs, self._bucket_bytes))
+            num_bytes, num_buckets = stored.num_bytes, len(stored.buckets)
+            server_s = self._tell_all(Published(version=version, label=name, weights=stored), stream)
+        for other in self._folder.iterdir():
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+        return PushReport(
+            seconds=time.monotonic() - begun,
+            num_bytes=num_bytes,
+            num_buckets=num_buckets,
+            server_s=server_s,
+            num_unfit=len(self._fleet.servers) - len(server_s),
+        )
+
+    def _tell_all(self, published: Published, stream: WeightStream | None = None) -> dict[str, float]:
+        """Publish, and put a whole model's tensors together meanwhile; return the seconds of each server."""
+        version, stored = published.version, published.weights
         self._in_flight.interrupt(
             lambda request: self._superseded(request, version), lambda generation: of_version(generation, version)
         )
-        self._in_flight.call(self._fleet.publish(Published(version=version, label=name, folder=self._folder / name)))
-        for folder in self._folder.iterdir():
-            if folder.name != name:
-                shutil.rmtree(folder, ignore_errors=True)
+        with self._in_flight.started(self._fleet.publish(published)) as telling:
+            if stored and stream:
+                try:
+                    for image in images(stored.buckets, stream):
+                        self._in_flight.call(stored.add(image))
+                        del image
+                        if telling.done():  # it failed, and nobody is left to take the rest
+                            break
+                finally:
+                    self._in_flight.call(stored.end())
+            return telling.result()
 
     def release_memory(self) -> None:
         """Do nothing: the servers' memory is theirs."""
-
-    def _server(self, url: str) -> VllmServer:
-        if self._adapter:
-            return AdapterServer(url, self.policy_id, **self._server_settings)
-        return VllmServer(url, **self._server_settings)
 
     # --- requests -------------------------------------------------------------------------------------------------
 

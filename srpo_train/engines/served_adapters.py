@@ -58,18 +58,24 @@ class AdapterServer(VllmServer):
             raise ServerFaultError(f"{self.url}: the model below its adapters has the weights {base!r}; restart it")
         return ", ".join(self._loaded())
 
-    async def _replace(self, published: Published, end: float) -> None:
-        """Load the adapter under its name, then drop the versions before."""
+    async def take(self, published: Published, end: float) -> None:
+        """Load the adapter under its name, then drop the versions before.
+
+        Raises:
+            ServerFaultError: names the step that failed, or during which the time ran out.
+        """
+        self._begun = time.monotonic()
         await self.label()
         loaded = self._loaded()
         if published.label not in loaded:
             payload = {"lora_name": published.label, "lora_path": str(published.folder)}
-            await self._tell("load the adapter", "/v1/load_lora_adapter", payload, end)
+            await self._change("load the adapter", "/v1/load_lora_adapter", payload, end)
         for name in loaded:
             if name != published.label:
-                await self._tell("unload the adapter before", "/v1/unload_lora_adapter", {"lora_name": name}, end)
+                await self._change("unload the adapter before", "/v1/unload_lora_adapter", {"lora_name": name}, end)
+        await self.confirm(published)
 
-    async def _tell(self, what: str, path: str, payload: Mapping[str, str], end: float) -> None:
+    async def _change(self, what: str, path: str, payload: Mapping[str, str], end: float) -> None:
         reply = await self._endpoint.post(path, payload, timeout_s=max(end - time.monotonic(), 1e-3))
         if reply.status != 200:  # which comes with a sentence in the place of JSON
             raise self._fault(what, reply, "srpo serve-policy --adapters")

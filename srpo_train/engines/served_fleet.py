@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from srpo_envs.errors import EngineError
 from srpo_train.engines.routing import PrefixRouter
 from srpo_train.engines.served_server import Published, ServerFaultError, VllmServer
+from srpo_train.engines.served_transport import Faults, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +26,7 @@ class Fleet:
     Args:
         policy_id: Named in errors.
         servers: At least one.
+        transport: Brings them new weights.
         version: The policy's number for the weights that the servers were started with.
         outage_s: How long requests wait while no server is fit.
         probe_s: Pause between two looks at a server that is set aside.
@@ -35,6 +38,7 @@ class Fleet:
         policy_id: str,
         servers: Sequence[VllmServer],
         *,
+        transport: Transport,
         version: int,
         outage_s: float,
         probe_s: float,
@@ -42,6 +46,7 @@ class Fleet:
     ) -> None:
         self.servers = tuple(servers)
         self._policy_id = policy_id
+        self._transport = transport
         self._outage_s = outage_s
         self._probe_s = probe_s
         self._beside = beside
@@ -49,6 +54,7 @@ class Fleet:
         self._by_url = {server.url: server for server in servers}
         self._replaced: list[VllmServer] = []
         self._looked_after: set[str] = set()
+        self._given: set[str] = set()
         self._unasked = {server.url for server in servers}
         self._news = asyncio.Event()
         self.published = Published(version=version)
@@ -80,8 +86,11 @@ class Fleet:
         self._router.forget(server.url)
         self._look_after_all()
 
-    async def publish(self, published: Published) -> None:
+    async def publish(self, published: Published) -> dict[str, float]:
         """Give weights to all servers that can be reached; the others get them when they are back.
+
+        Returns:
+            Seconds of each server that has them, by address.
 
         Raises:
             EngineError: a server did not take them (names it and the step), or none could be reached.
@@ -90,14 +99,21 @@ class Fleet:
         self._router = PrefixRouter()
         for server in self.servers:
             server.trouble = server.trouble or "new weights are on their way"
-        faults = [fault for fault in await asyncio.gather(*map(self._give, self.servers)) if fault]
+        async with contextlib.AsyncExitStack() as stack:
+            for server in self.servers:
+                if server.url not in self._given:  # who is in the middle of older ones gets these when it is through
+                    await stack.enter_async_context(server.changing)
+            # Some may have been brought back, with these weights, while we waited for them.
+            waiting = [server for server in self.servers if server.trouble and server.url not in self._given]
+            faults = await self._give(waiting)
         self._look_after_all()
-        if refused := [str(fault) for fault in faults if not fault.is_down]:
+        if refused := [str(fault) for fault in faults.values() if not fault.is_down]:
             raise EngineError(
                 f"policy {self._policy_id!r}: publishing version {published.version} failed: {'; '.join(refused)}"
             )
-        if len(faults) == len(self.servers):
+        if not self._fit():
             await self.pick("")  # all of them may be starting; what they get when they answer are these weights
+        return {server.url: server.push_s for server in self.servers if not server.trouble}
 
     async def replace(self, url: str, server: VllmServer) -> None:
         """Ask a new server in the place of one that has ended and will not come back under its address."""
@@ -117,23 +133,22 @@ class Fleet:
         for server in (*self.servers, *self._replaced):
             await server.close()
 
-    async def _give(self, server: VllmServer) -> ServerFaultError | None:
-        async with server.changing:
-            try:
-                if server.trouble:  # else it was brought back with these weights while we waited for it
-                    await self._send(server)
-            except ServerFaultError as fault:
-                server.trouble = str(fault)
-                return fault
-            finally:
-                self._heard_of(server)
-        return None
-
-    async def _send(self, server: VllmServer) -> None:
+    async def _give(self, servers: Sequence[VllmServer]) -> Faults:
+        """Give the published weights to servers that nobody else changes meanwhile."""
         published = self.published
-        await server.take(published)
-        if published is self.published:
-            self._is_fit(server)
+        urls = {server.url for server in servers}
+        self._given |= urls
+        try:
+            faults = await self._transport.give(servers, published) if servers else {}
+        finally:
+            self._given -= urls
+        for server in servers:
+            if fault := faults.get(server.url):
+                server.trouble = str(fault)
+            elif published is self.published:
+                self._is_fit(server)
+            self._heard_of(server)
+        return faults
 
     def _look_after_all(self) -> None:
         for server in self.servers:
@@ -159,11 +174,12 @@ class Fleet:
             label = await server.label()
             if label == self.published.label:
                 self._is_fit(server)
-            elif self.published.folder is None:
+            elif self.published.is_first:
                 raise ServerFaultError(f"{server.url}: it has the weights {label!r}; restart it, or publish first")
             else:
                 logger.warning("%s has the weights %r, not %r", server.url, label, self.published.label)
-                await self._send(server)
+                for fault in (await self._give([server])).values():
+                    raise fault
         except ServerFaultError as fault:
             if str(fault) != server.trouble:
                 logger.warning("%s", fault)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import json
 import os
 import signal
 import socket
@@ -20,7 +21,11 @@ from typing import Self
 from srpo_envs.errors import ConfigError, EngineError, MissingExtraError
 from srpo_train.engines.adapters import kernel_rank
 from srpo_train.engines.kept import MOST_KEPT
+from srpo_train.engines.vllm_transfer import SERVED_BACKEND
 
+_WORKER = "srpo_train.engines.served_worker.PolicyWorker"
+_TRANSFER = json.dumps({"backend": SERVED_BACKEND})
+"""What the worker's module registers."""
 # A prompt in pieces makes vLLM rewind the request's generator, which a CPU's cannot: the server would end.
 _CPU_ARGUMENTS = ("--enforce-eager", "--block-size", "32", "--no-enable-chunked-prefill")
 _CPU_KV_CACHE = "64M"
@@ -66,6 +71,7 @@ def server_command(model: str, options: ServerOptions) -> list[str]:
         *("--model", model, "--host", options.host, "--port", str(options.port)),
         *("--dtype", dtype, "--max-num-seqs", str(options.max_num_seqs)),
         "--enable-scale-out",  # tokens in, tokens out, with the name of the weights on every response
+        *("--worker-extension-cls", _WORKER, "--weight-transfer-config", _TRANSFER),
         *("--logprobs-mode", "processed_logprobs"),  # after temperature, top-k and top-p
         *("--max-logprobs", str(MOST_KEPT)),
         *("--generation-config", "vllm"),  # requests say how to sample; a checkpoint's own settings would be added

@@ -13,6 +13,7 @@ from srpo_train.engines.decoding import Row, Sampled, decode_batch, plan_batches
 from srpo_train.engines.limits import overlong, room_for
 from srpo_train.engines.stopping import StopTexts
 from srpo_train.policies.policy import Policy
+from srpo_train.throughput.recorder import RECORDER
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,8 @@ class TransformersEngine:
             with self._policy.sampling_mode(), grouped_decode_attention(self._policy.model):
                 for batch in batches:
                     begun = time.perf_counter()
-                    responses = decode_batch(self._policy, batch, sampling, self._stop_texts)
+                    with RECORDER.span("decode batch", "generate", track=f"engine {self.policy_id}", rows=len(batch)):
+                        responses = decode_batch(self._policy, batch, sampling, self._stop_texts)
                     timings = {"generate_s": time.perf_counter() - begun, "queue_s": begun - asked}
                     found |= {response.index: (response, timings) for response in responses}
                 return found

@@ -16,7 +16,7 @@ from srpo_train.engines.adapters import StoredAdapter
 from srpo_train.engines.base import Generation, GenerationRequest, Sampling
 from srpo_train.engines.kept import within_kept
 from srpo_train.engines.limits import given_up, overlong, room_for
-from srpo_train.engines.publishing import WeightSpecs, of_version, weights_of
+from srpo_train.engines.publishing import PushReport, WeightSpecs, of_version, weights_of
 from srpo_train.engines.vllm_adapters import BASE_VERSION, AdapterWeights, BaseWeights
 from srpo_train.engines.vllm_host import VllmHost
 from srpo_train.policies.policy import Policy
@@ -35,8 +35,8 @@ class Weights(Protocol):
     lora: Any
     """vLLM's name for the adapter that requests are to use; None for the model itself."""
 
-    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Check and push; see `PublishingEngine.publish`."""
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> int:
+        """Check and push, and return the bytes; see `PublishingEngine.publish`."""
         ...
 
     def stamp(self, version: int) -> str:
@@ -62,9 +62,10 @@ class WholeModel:
         self._host = host
         self._specs = WeightSpecs(policy.policy_id, weights_of(policy))
 
-    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Replace all weights of the host."""
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> int:
+        """Replace all weights of the host, and return their bytes."""
         self._host.push(version, self._specs.check(version, weights))
+        return self._specs.num_bytes
 
     def stamp(self, version: int) -> str:
         """Return the version: the model has no other weights."""
@@ -138,14 +139,16 @@ class VllmEngine:
 
     # --- weights --------------------------------------------------------------------------------------------------
 
-    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> PushReport:
         """Replace the weights; requests under way come back as aborted, and may be asked again.
 
         Raises:
             EngineError: the weights do not fit (then nothing has moved), or the push failed or took too long.
         """
-        self._weights.publish(version, weights)
+        begun = time.monotonic()
+        num_bytes = self._weights.publish(version, weights)
         self._version = version
+        return PushReport(seconds=time.monotonic() - begun, num_bytes=num_bytes)
 
     def release_memory(self) -> None:
         """Let vLLM sleep until the next publication or request, where the recipe and the platform allow it."""

@@ -44,8 +44,8 @@ class AdapterWeights:
         self.lora: Any = None
         """vLLM's name for the published version."""
 
-    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Load a version of the adapter in the place of the last one."""
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> int:
+        """Load a version of the adapter in the place of the last one, and return its bytes."""
         from vllm.lora.request import LoRARequest
 
         tensors = self._specs.check(version, weights)
@@ -58,6 +58,7 @@ class AdapterWeights:
         self.lora = LoRARequest(name, self._number, str(folder))
         if before is not None and before.lora_path != str(folder):
             shutil.rmtree(before.lora_path)
+        return self._specs.num_bytes
 
     def stamp(self, version: int) -> str:
         """Return the base's version, which is all that vLLM stamps."""
@@ -76,7 +77,7 @@ class BaseWeights:
     def __init__(self, policy_id: str) -> None:
         self._policy_id = policy_id
 
-    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+    def publish(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> int:
         """Refuse.
 
         Raises:

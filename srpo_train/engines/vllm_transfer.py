@@ -18,7 +18,9 @@ from torch import Tensor
 from srpo_train.engines.publishing import PushProgress
 
 BACKEND = "srpo"
-"""Name of our end in vLLM's registry of weight-transfer engines."""
+"""Name of our end in vLLM's registry of weight-transfer engines, for vLLM in this process."""
+SERVED_BACKEND = "srpo_buckets"
+"""The same for servers."""
 
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -27,12 +29,23 @@ def transfer_options() -> dict[str, Any]:
     """Return the arguments of `LLM` that the weight-transfer interface needs; none where this vLLM lacks it."""
     try:
         from vllm.config import WeightTransferConfig
-        from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+        register(BACKEND, "WeightReceiver")
     except ImportError:
         return {}
-    if BACKEND not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(BACKEND, "srpo_train.engines.vllm_receiver", "WeightReceiver")
     return {"weight_transfer_config": WeightTransferConfig(backend=BACKEND)}
+
+
+def register(backend: str, receiver: str) -> None:
+    """Give vLLM a class of `srpo_train.engines.vllm_receiver` under a name; once for each process.
+
+    Raises:
+        ImportError: this vLLM has no weight-transfer interface.
+    """
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    if backend not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(backend, "srpo_train.engines.vllm_receiver", receiver)
 
 
 def transfer(llm: Any, weights: PushProgress) -> None:

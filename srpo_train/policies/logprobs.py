@@ -23,7 +23,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from srpo_envs.errors import ConfigError
-from srpo_train.batching import MemberRow, PaddedRows, pad_rows
+from srpo_train.batching import MemberRow, PackedRows, PaddedRows, pack_rows, pad_rows
+from srpo_train.policies.packing import packed_inputs
+from srpo_train.throughput.flops import ModelFlops
+from srpo_train.throughput.recorder import RECORDER, Work
 
 logger = logging.getLogger(__name__)
 
@@ -86,23 +89,40 @@ class ModelScorer:
     """What takes the place of `token_logprobs`, for a model that does not compute by itself."""
     device: torch.device | None = None
     """Where rows go; None takes the place of the parameters."""
+    packing: bool = False
+    """Put rows end to end rather than pad them; the model must be one that `packing.packs`."""
+    flops: ModelFlops | None = None
+    """What the model makes of a token, to count the operations of every pass; None counts none."""
 
     def __call__(self, rows: Sequence[MemberRow]) -> TokenLogprobs:
-        """Pad the rows and score them."""
-        padded = pad_rows(rows, self.pad_token_id, self.device or next(self.model.parameters()).device)
+        """Pad or pack the rows and score them."""
+        device = self.device or next(self.model.parameters()).device
+        tensors = pack_rows(rows, device) if self.packing else pad_rows(rows, self.pad_token_id, device)
+        self._count(rows)
         with self.active():
             return (self.score or token_logprobs)(
                 self.model,
-                padded,
+                tensors,
                 temperature=self.temperature,
                 chunk_size=self.chunk_size,
                 with_entropy=self.with_entropy,
             )
 
+    def _count(self, rows: Sequence[MemberRow]) -> None:
+        """Add the pass to what the process has done; where gradients are wanted, a backward pass follows."""
+        lengths, num_scored = [row.num_tokens for row in rows], sum(len(row.token_ids) for row in rows)
+        num_slots = sum(lengths) if self.packing else len(lengths) * max(lengths)
+        work = Work(num_tokens=sum(lengths), num_slots=num_slots)
+        is_training = torch.is_grad_enabled()
+        if self.flops:
+            count = self.flops.training if is_training else self.flops.forward
+            work.model_flops, work.hardware_flops = count(lengths, num_scored)
+        RECORDER.count("backward" if is_training else "score", work)
+
 
 def token_logprobs(
     model: nn.Module,
-    padded: PaddedRows,
+    rows: PaddedRows | PackedRows,
     *,
     temperature: float = 1.0,
     chunk_size: int | None = None,
@@ -118,7 +138,7 @@ def token_logprobs(
 
     Args:
         model: a transformers causal language model or a PEFT model around one, in any floating type.
-        padded: right-padded rows on the model's device.
+        rows: right-padded or packed rows on the model's device.
         temperature: divides the logits; positive.
         chunk_size: response tokens per tile; None picks by device.
         with_entropy: also return entropies.
@@ -131,31 +151,37 @@ def token_logprobs(
     """
     if not temperature > 0 or (chunk_size is not None and chunk_size < 1):
         raise ConfigError(f"log-probs: temperature and chunk_size must be positive, got {temperature}, {chunk_size}")
-    row_N, token_N = padded.is_response_MT.nonzero(as_tuple=True)
-    position_N = padded.prompt_length_M[row_N] - 1 + token_N
-    target_NY = padded.token_ids_MT[row_N, token_N, None]
-    if padded.kept_NY is not None:
-        target_NY = torch.cat([target_NY, padded.kept_NY.clamp(min=0)], dim=1)
-    # No attention mask: padding is on the right, where a causal model's real tokens do not look, and without a mask
-    # attention takes its faster form. What the model computes at padding is never read.
-    inputs = {"input_ids": padded.input_ids_MS, "use_cache": False}
+    row_N, token_N = rows.is_response_MT.nonzero(as_tuple=True)
+    place_N = rows.places(row_N, rows.prompt_length_M[row_N] - 1 + token_N)
+    target_NY = rows.token_ids_MT[row_N, token_N, None]
+    if rows.kept_NY is not None:
+        target_NY = torch.cat([target_NY, rows.kept_NY.clamp(min=0)], dim=1)
+    inputs = _inputs(model, rows)
     form = head_form(model)
     if form is None:
-        logits_NV = model(**inputs).logits[row_N, position_N]
-        logprob_NY, entropy_N = _score_logits(logits_NV, target_NY, temperature, with_entropy)
+        logprob_NY, entropy_N = _score_logits(model(**inputs).logits[place_N], target_NY, temperature, with_entropy)
     else:
         causal, head = _unwrap(model)
-        hidden_NH = causal.base_model(**inputs).last_hidden_state[row_N, position_N]
+        hidden_NH = causal.base_model(**inputs).last_hidden_state[place_N]
         logprob_NY, entropy_N = head_logprobs(
             hidden_NH, head.weight, head.bias, target_NY, form, temperature, chunk_size, with_entropy
         )
     logprob_N = logprob_NY[:, 0]
-    if padded.kept_NY is not None:
-        logprob_N = logprob_N - _log_mass(logprob_NY[:, 1:], padded.kept_NY)
-    shape = padded.token_ids_MT.shape
+    if rows.kept_NY is not None:
+        logprob_N = logprob_N - _log_mass(logprob_NY[:, 1:], rows.kept_NY)
+    shape = rows.token_ids_MT.shape
     blank_MT = logprob_N.new_zeros(shape)
     logprobs_MT = blank_MT.index_put((row_N, token_N), logprob_N)
     return TokenLogprobs(logprobs_MT, blank_MT.index_put((row_N, token_N), entropy_N) if with_entropy else None)
+
+
+def _inputs(model: nn.Module, rows: PaddedRows | PackedRows) -> dict[str, Any]:
+    """What the model is given for its forward pass."""
+    if isinstance(rows, PackedRows):
+        return packed_inputs(model, rows)
+    # No attention mask: padding is on the right, where a causal model's real tokens do not look, and without a mask
+    # attention takes its faster form. What the model computes at padding is never read.
+    return {"input_ids": rows.input_ids_MS, "use_cache": False}
 
 
 def _log_mass(logprob_NY: Tensor, kept_NY: Tensor) -> Tensor:
@@ -236,6 +262,8 @@ def _reproduces(form: HeadForm, model: nn.Module, causal: Any, head: Any) -> boo
         return False
     finally:
         hook.remove()
+    if not seen:  # the model goes past its base model's own forward pass
+        return False
     expected = _finish_logits(head(seen[0]).float(), form, 1.0)
     tolerance = 1e-3 if logits.dtype in (torch.float32, torch.float64) else 3e-2
     return bool((expected - logits.float()).abs().max() <= tolerance * logits.abs().max())

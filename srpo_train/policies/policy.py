@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ from srpo_train.config import AdapterConfig
 from srpo_train.policies import lora
 from srpo_train.policies.loading import read_checkpoint, resolve_device, resolve_dtype, resolve_source, silent
 from srpo_train.policies.logprobs import ModelScorer
+from srpo_train.policies.packing import Packing, resolve_packing
 from srpo_train.policies.shared_base import Bases, Share, SharedBase
+from srpo_train.throughput.flops import ModelFlops, measure_flops
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -193,8 +196,18 @@ class Policy:
         """Let the model compute as this policy in the body; for a model of its own that is always so."""
         return self.share.active() if self.share else contextlib.nullcontext()
 
-    def scorer(self, *, temperature: float = 1.0, with_entropy: bool = False) -> ModelScorer:
-        """Return the policy as a function from member rows to token log-probabilities."""
+    @functools.cached_property
+    def flops(self) -> ModelFlops:
+        """What the model makes of a token, found by a forward pass of the whole model."""
+        with self.active():
+            return measure_flops(self.model)
+
+    def scorer(self, *, temperature: float = 1.0, with_entropy: bool = False, packing: Packing = False) -> ModelScorer:
+        """Return the policy as a function from member rows to token log-probabilities.
+
+        Raises:
+            ConfigError: packing is asked for, and the model's rows would see each other.
+        """
         return ModelScorer(
             model=self.model,
             temperature=temperature,
@@ -202,6 +215,8 @@ class Policy:
             active=self.active,
             score=self.shards.score if self.shards else None,
             device=self.device if self.shards else None,
+            packing=resolve_packing(self.policy_id, self.model, packing),
+            flops=self.flops,
         )
 
     @contextlib.contextmanager

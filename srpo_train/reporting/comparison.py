@@ -9,7 +9,6 @@ from pathlib import Path
 from srpo_envs.errors import ConfigError, near_miss
 from srpo_train.evaluation import SeedResult
 from srpo_train.reporting.entries import BEST, LAST, Entry, Facts, read_entries
-from srpo_train.reporting.html import to_html
 from srpo_train.reporting.latex import to_latex
 from srpo_train.reporting.markdown import to_markdown
 from srpo_train.reporting.paired import paired_table
@@ -21,7 +20,6 @@ from srpo_train.reporting.tables import Block, Cell, Column, Document, Row, Scor
 FORMATS: Mapping[str, tuple[str, Callable[[Document], str]]] = {
     "md": ("comparison.md", to_markdown),
     "latex": ("comparison.tex", to_latex),
-    "html": ("comparison.html", to_html),
 }
 """File name and writer of each format."""
 
@@ -66,7 +64,6 @@ def write_comparison(
     Raises:
         ConfigError: an unknown format, a path with nothing to report, or evaluations that do not compare.
         RecordError: a file is damaged, or a run was never evaluated.
-        MissingExtraError: HTML is asked for and jinja2 is not installed.
     """
     for name in formats:
         if name not in FORMATS:

@@ -117,16 +117,38 @@ def find_runs(path: Path) -> list[Path]:
     return found
 
 
-def _read(path: Path, label: str) -> Iterator[Entry]:
-    found = [folder for folder in _walk(path) if folder == path or _is_evaluation(folder) or read_metrics(folder)]
-    if not found or not (_is_run(found[0]) or _is_evaluation(found[0])):
+def find_reported(path: Path) -> list[Path]:
+    """Return the runs and evaluations a path stands for: itself, or those below it that have something to report.
+
+    Raises:
+        ConfigError: there is none; names what lies beside it.
+    """
+    found = [folder for folder in _walk(path) if folder == path or is_evaluation(folder) or read_metrics(folder)]
+    if not found:
         raise _nothing_at(path, f"a run (with {RECIPE_FILE}), an evaluation (with {RESULTS_FILE}), or a folder of them")
-    for folder in found:
-        evaluations = (
-            [folder]
-            if _is_evaluation(folder)
-            else sorted(file.parent for file in folder.glob(f"evals/*/{RESULTS_FILE}"))
-        )
+    return found
+
+
+def is_evaluation(folder: Path) -> bool:
+    """Whether a folder is that of an evaluation."""
+    return (folder / RESULTS_FILE).is_file()
+
+
+def was_evaluated(folder: Path) -> bool:
+    """Whether a run or evaluation has scores to be compared."""
+    return bool(_evaluations(folder)) or any("eval/avg_at_k" in line for line in read_metrics(folder))
+
+
+def _evaluations(folder: Path) -> list[Path]:
+    """The evaluation directories that tell of a folder: itself, or those in a run."""
+    if is_evaluation(folder):
+        return [folder]
+    return sorted(file.parent for file in folder.glob(f"evals/*/{RESULTS_FILE}"))
+
+
+def _read(path: Path, label: str) -> Iterator[Entry]:
+    for folder in find_reported(path):
+        evaluations = _evaluations(folder)
         if evaluations:
             yield from (_evaluation_entry(evaluation, label) for evaluation in evaluations)
         else:
@@ -135,7 +157,7 @@ def _read(path: Path, label: str) -> Iterator[Entry]:
 
 def _walk(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
     """Runs and evaluations from a folder on downwards, by name; nothing within them."""
-    if _is_run(folder) or _is_evaluation(folder):
+    if _is_run(folder) or is_evaluation(folder):
         yield folder
     elif folder.is_dir() and depth:
         for below in sorted(folder.iterdir()):
@@ -144,10 +166,6 @@ def _walk(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
 
 def _is_run(folder: Path) -> bool:
     return (folder / RECIPE_FILE).is_file()
-
-
-def _is_evaluation(folder: Path) -> bool:
-    return (folder / RESULTS_FILE).is_file()
 
 
 def _nothing_at(path: Path, expected: str) -> ConfigError:

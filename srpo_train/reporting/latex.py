@@ -13,6 +13,7 @@ _PREAMBLE = r"""\documentclass{article}
 \usepackage[a4paper,landscape,margin=15mm]{geometry}
 \usepackage{booktabs}
 \usepackage{graphicx}
+\IfFileExists{lmodern.sty}{\usepackage{lmodern}}{}
 \setlength{\parindent}{0pt}
 \begin{document}"""
 

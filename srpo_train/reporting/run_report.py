@@ -34,7 +34,7 @@ def write_report(run_dir: str | Path) -> Path:
     lines = read_metrics(run_dir)
     if not lines:
         raise RecordError(f"{run_dir / METRICS_FILE}: no metrics to report yet; train first")
-    draw_curves(lines, run_dir / CURVES_FILE, recipe.name, _subtitle(recipe))
+    draw_curves(lines, run_dir / CURVES_FILE, recipe.name, describe_recipe(recipe))
     report = run_dir / REPORT_FILE
     report.write_text("\n".join(_sections(run_dir, recipe, lines)) + "\n", encoding="utf-8")
     return report
@@ -42,7 +42,7 @@ def write_report(run_dir: str | Path) -> Path:
 
 def _sections(run_dir: Path, recipe: Recipe, lines: Lines) -> Iterator[str]:
     yield f"# {escape(recipe.name)}\n"
-    yield f"{escape(_subtitle(recipe))}. {_headline(recipe, lines)}\n"
+    yield f"{escape(describe_recipe(recipe))}. {_headline(recipe, lines)}\n"
     yield f"![Curves of the run]({CURVES_FILE})\n"
     yield "## From start to end\n"
     yield f"Training figures are means of the first and last {_ENDS} steps; evaluation is one evaluation each.\n"
@@ -52,11 +52,13 @@ def _sections(run_dir: Path, recipe: Recipe, lines: Lines) -> Iterator[str]:
     if (episode := _an_episode(run_dir)) is not None:
         yield from _event_audit(episode)
     yield "## The recipe\n"
-    yield from _table(("key", "value"), _settings(recipe), align=":---")
+    settings = ((key, escape(value)) for key, value in settings_of(recipe).items())
+    yield from _table(("key", "value"), settings, align=":---")
     yield from _links(run_dir)
 
 
-def _subtitle(recipe: Recipe) -> str:
+def describe_recipe(recipe: Recipe) -> str:
+    """Return environment, policies and objective of a recipe in a line."""
     models = sorted({policy.model for policy in recipe.policies.values()})
     number = len(recipe.policies)
     policies = "one shared policy" if number == 1 else f"{number} policies"
@@ -119,20 +121,19 @@ def _event_audit(episode: Episode) -> Iterator[str]:
     yield format_event_table(episode) + "\n"
 
 
-def _settings(recipe: Recipe) -> Iterator[tuple[str, str]]:
+def settings_of(recipe: Recipe) -> dict[str, str]:
+    """Return the choices of a recipe that a reader asks for first, by key, in words."""
     evaluation = recipe.eval
-    shown = {
-        "env": f"{recipe.env.id} {_written(recipe.env.kwargs)}",
+    return {
+        "env": f"{recipe.env.id} {_written(recipe.env.kwargs)}".strip(),
         "roles": ", ".join(f"{role} -> {policy}" for role, policy in recipe.roles.items()) or "all share one policy",
         "rollout": f"{recipe.rollout.prompts_per_step} prompts x {recipe.rollout.group_size} episodes",
-        "objective": f"{recipe.objective.preset} {_written(recipe.objective.overrides())}",
+        "objective": f"{recipe.objective.preset} {_written(recipe.objective.overrides())}".strip(),
         "optim": f"lr {recipe.optim.lr:g}, betas {recipe.optim.betas}, {recipe.optim.num_epochs} epoch(s) x "
         f"{recipe.optim.num_minibatches} mini-batch(es), gradient norm at most {recipe.optim.max_grad_norm:g}",
         "eval": f"{evaluation.num_tasks} tasks x {evaluation.samples_per_task} samples every {evaluation.every} steps",
         "seed": str(recipe.seed),
     }
-    for key, value in shown.items():
-        yield key, escape(value.strip())
 
 
 def _written(choices: Mapping[str, object]) -> str:

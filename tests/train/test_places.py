@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from srpo_envs.errors import ConfigError
 from srpo_train.config import load_recipe
 from srpo_train.places import Here
-from srpo_train.sinks import TerminalSink
+from srpo_train.tracking.terminal import TerminalSink
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tiny-arithmetic.toml"
 
@@ -25,6 +25,8 @@ def test_everything_is_in_this_process_but_named_servers():
     assert not places.is_sampling_elsewhere
     assert here("engine.kind=served", "engine.served.servers={team=['http://a:1']}").is_sampling_elsewhere
     assert places.metrics() == {}
+    assert places.num_engines == 0
+    assert here("engine.kind=served", "engine.served.servers={team=['http://a:1','http://b:1']}").num_engines == 2
     assert isinstance(places.watcher(0), TerminalSink)
 
 

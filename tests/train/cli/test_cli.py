@@ -20,7 +20,7 @@ from srpo_train.cli import app
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
     "train", "sweep", "eval", "budget-curve", "compare", "benchmarks", "play", "audit", "replay", "envs", "report",
-    "dynamics", "make-tiny-policy", "study", "alarms", "presets",
+    "dynamics", "make-tiny-policy", "study", "alarms", "trace", "view", "presets",
 )  # fmt: skip
 TEAM = "ArithmeticSolverVerifier-v0"
 
@@ -173,8 +173,8 @@ def test_a_person_plays_an_episode_from_a_pipe() -> None:
     assert result.exit_code == 0
     assert "Compute 3-1*5 from left to right" in result.stdout
     assert "to solver_0, solver_1, solver_2" in result.stdout
-    assert "solver_1: read '0'" in result.stdout
-    assert "solver_2: malformed, no boxed answer" in result.stdout
+    assert result.stdout.count("read as 0") == 3
+    assert "malformed no boxed answer" in result.stdout
     assert "reward -0.1 (penalty 0.1)" in result.stdout
     assert "terminated, team reward 1, penalties 0.1" in result.stdout
     assert "| e0 solver     | question only      | 3 solver (1 malformed) |" in result.stdout
@@ -210,7 +210,7 @@ def test_a_person_plays_one_role_beside_a_policy(tiny_checkpoint: Path) -> None:
     result = srpo("play", TEAM, "--policy", tiny_checkpoint, "--as", "verifier", given=verdicts)
     assert result.exit_code == 0
     assert "verifier_0 answers" in result.stdout
-    assert "verifier_0: read 'approve'" in result.stdout
+    assert "read as approve" in result.stdout
     assert "no such role; did you mean 'verifier'" in refused(
         "play", TEAM, "--policy", tiny_checkpoint, "--as", "verifer"
     )
@@ -287,7 +287,7 @@ def test_replay_branches_into_another_ending(run_dir: Path) -> None:
     result = srpo("replay", run_dir, "--branch", 1, given="<verify>approve</verify>\n\n\\boxed{3}\n\n")
     assert result.exit_code == 0
     assert "~1/e1" in result.stdout
-    assert "verifier_0: read 'approve'" in result.stdout
+    assert "read as approve" in result.stdout
     assert "answer: 3" in result.stdout
 
 
@@ -383,9 +383,9 @@ def test_play_shows_a_line_for_each_passage_a_search_found() -> None:
     search = ("<route>1</route>", "<think></think><search>boss of Bafo</search>", "<verify>approve</verify>")
     given = "\n\n".join((*search, "<route>STOP</route>", "<think></think><answer>x</answer>", ""))
     shown = srpo("play", "VillageSearch-v0", "--seed", 0, "--arg", "top_k=2", given=given).output
-    assert "tool search(query='boss of Bafo', top_k=2)" in shown
-    assert "id=Bafo-boss, title=Bafo, text=The boss of Bafo is Tiri." in shown
-    assert shown.count("    id=") == 2
+    assert "search query = boss of Bafo · top_k = 2" in shown
+    assert "1. Bafo  The boss of Bafo is Tiri." in shown
+    assert shown.count("    2. ") == 1
 
 
 # --- dry run ------------------------------------------------------------------------------------------------------

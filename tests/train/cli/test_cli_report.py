@@ -38,15 +38,27 @@ def test_one_run_has_its_own_report_and_a_comparison_where_one_is_asked_for(tmp_
     result = srpo("report", "a", folder=tmp_path)
     assert result.stdout == "a/report.md\n"
     assert (tmp_path / "a/curves.png").is_file()
-    result = srpo("report", "a", "--format", "md, html", folder=tmp_path)
-    assert result.stdout == "reports/comparison.md\nreports/comparison.html\n"
+    result = srpo("report", "a", "--md", folder=tmp_path)
+    assert result.stdout == "reports/comparison.md\n"
+
+
+def test_the_page_of_one_run_lies_in_it_and_that_of_several_in_reports(tmp_path: Path) -> None:
+    for name in "ab":
+        make_run(tmp_path / name, f"seed={ord(name)}", evaluations={1: (0.5, 0.6)})
+    assert srpo("report", "a", "--html", folder=tmp_path).stdout == "a/report.html\n"
+    result = srpo("report", "a", "b", "--html", "--latex", "--x", "tokens", "--label", "a=<b>", folder=tmp_path)
+    assert result.stdout == "reports/report.html\nreports/comparison.tex\n"
+    text = (tmp_path / "reports/report.html").read_text()
+    assert "&lt;b&gt;" in text
+    assert "Against tokens sampled in training." in text
+    assert srpo("report", "a", "b", "--html", "--out", "there", folder=tmp_path).stdout == "there/report.html\n"
 
 
 def test_several_are_compared_under_the_names_given(tmp_path: Path) -> None:
     make_run(tmp_path / "a", evaluations={1: (0.5, 0.6)})
     make_evaluation(tmp_path / "e", {"nq": {0: [4, 2]}})
     labels = ("--label", "a=My team", "--label", "e=Another | one")
-    result = srpo("report", "a", "e", *labels, "--out", "tables", "--format", "md,latex", folder=tmp_path)
+    result = srpo("report", "a", "e", *labels, "--out", "tables", "--md", "--latex", folder=tmp_path)
     assert result.stdout == "tables/comparison.md\ntables/comparison.tex\n"
     text = (tmp_path / "tables/comparison.md").read_text()
     assert "| My team | 50.0 | 60.0 | 50.0 | 60.0 |" in text
@@ -70,7 +82,7 @@ def test_dynamics_prints_statistics_and_writes_its_files(tmp_path: Path) -> None
 def test_misuse_is_one_clear_line(tmp_path: Path) -> None:
     make_run(tmp_path / "a", evaluations={1: (0.5, 0.6)})
     assert refused("report", "b", folder=tmp_path) == "error: b: no such directory; known: 'a'"
-    assert "no format 'pdf'" in refused("report", "a", "--format", "pdf", folder=tmp_path)
+    assert "--x" in refused("report", "a", "--html", "--x", "hours", folder=tmp_path)
     assert "--label a: expected PATH=NAME" in refused("report", "a", "--label", "a", folder=tmp_path)
     assert "--label c=...: not among what is given" in refused("dynamics", "a", "--label", "c=C", folder=tmp_path)
     assert "both are seed 0 of Setwise SRPO" in refused("dynamics", "a", "a", folder=tmp_path)

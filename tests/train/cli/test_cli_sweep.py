@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -104,6 +105,26 @@ def test_a_dry_run_lists_cells_and_makes_nothing(tmp_path: Path) -> None:
     assert line.split()[3:] == ["0,", "1,", "2", "1", "128", "at", "most", "1,130,496", "132,800", "unknown"]
     assert "6 runs" in result.stdout
     assert not (tmp_path / "out").exists()
+
+
+def test_only_some_cells_may_be_trained_and_the_table_shows_what_is_finished(tmp_path, trainer: list[str]) -> None:
+    arguments = [RECIPE, "--grid", "env.kwargs.num_solvers=1,3", "--seeds", "0", "--out", tmp_path / "out"]
+    listed = sweep(*arguments, "--dry-run", "--only", "NUM_SOLVERS = 3").stdout
+    assert "1 runs" in listed and "num_solvers = 1" not in listed
+    assert sweep(*arguments, "--only", "num_solvers = 3").exit_code == 0
+    assert _rows(tmp_path) == ["solvers = 3"]
+    assert sweep(*arguments).exit_code == 0
+    assert _rows(tmp_path) == ["solvers = 1", "solvers = 3"]
+
+
+def _rows(folder: Path) -> list[str]:
+    return re.findall(r"^\| num.{0,2}(solvers = .) \|", (folder / "out" / "results.md").read_text(), flags=re.MULTILINE)
+
+
+def test_a_choice_of_no_cell_is_refused(tmp_path: Path) -> None:
+    result = sweep(RECIPE, "--grid", "env.kwargs.num_solvers=1,3", "--only", "voting", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "--only voting: no cell has such a label; they are num_solvers = 1; num_solvers = 3" in result.stderr
 
 
 # --- progress -----------------------------------------------------------------------------------------------------

@@ -245,7 +245,9 @@ def test_weights_that_do_not_fit_move_nothing(served, policy):
     [
         ("/update_weight_version", "mark the weights as unfinished"),
         ("/pause", "pause"),
-        ("/collective_rpc", "load the weights"),
+        ("/start_weight_update", "begin an update"),
+        ("/update_weights", "load bucket 0 .* of 1"),
+        ("/finish_weight_update", "finish the update"),
         ("/reset_prefix_cache", "clear the prefix cache"),
         ("/resume", "resume"),
     ],
@@ -280,9 +282,11 @@ def test_a_server_that_does_not_take_the_name_fails_the_push(served, policy):
 
 def test_a_push_that_hangs_ends_in_time_and_names_server_and_step(served, policy):
     engine, _, stuck = served(2, publish_timeout_s=0.3)
-    stuck.planned["/collective_rpc"] = [Answer(delay_s=3.0)]
+    stuck.planned["/update_weights"] = [Answer(delay_s=3.0)]
     begun = time.monotonic()
-    with pytest.raises(EngineError, match=rf"{stuck.url}: could not load the weights: no answer within 0\.\d s"):
+    with pytest.raises(
+        EngineError, match=rf"{stuck.url}: could not load bucket 0 \('.*'\) of 1: no answer within 0\.\d s"
+    ):
         publish(engine, policy)
     assert time.monotonic() - begun < 2.0
 

@@ -43,7 +43,7 @@ def change(policy, seed):
 
 
 def publish(engine, policy):
-    engine.publish(policy.version, weights_of(policy))
+    return engine.publish(policy.version, weights_of(policy))
 
 
 def tokens(engine, sampling=GREEDY):
@@ -105,7 +105,11 @@ def test_an_update_is_loaded_under_a_new_name_everywhere_and_the_old_one_is_gone
     engines, servers = serve(2)
     before = tokens(engines["judge"])
     change(policies["solver"], 3)
-    publish(engines["solver"], policies["solver"])
+    report = publish(engines["solver"], policies["solver"])
+    adapter = sum(tensor.nbytes for _, tensor in weights_of(policies["solver"]))
+    assert 0 < report.num_bytes - adapter < 16_000  # names and configuration
+    assert report.server_s.keys() == {server.url for server in servers}
+    assert (report.num_buckets, report.num_unfit) == (1, 0)
     generations = engines["solver"].generate(requests(), GREEDY)
     assert [g.token_ids for g in generations] == tokens(TransformersEngine(policies["solver"]))
     assert {g.policy_version for g in generations} == {2}

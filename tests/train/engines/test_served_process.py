@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import json
 import socket
 import sys
 
@@ -10,6 +12,7 @@ import pytest
 
 from srpo_envs.errors import ConfigError, EngineError, MissingExtraError
 from srpo_train.engines.served_process import ServerOptions, ServerProcess, server_command
+from srpo_train.engines.vllm_transfer import SERVED_BACKEND
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 
@@ -25,6 +28,8 @@ def test_a_server_gets_what_the_engine_needs_of_it():
     assert command[:3] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     assert (options["--model"], options["--host"], options["--port"]) == ("model-dir", "127.0.0.1", "8123")
     assert "--enable-scale-out" in options
+    assert options["--worker-extension-cls"] == "srpo_train.engines.served_worker.PolicyWorker"
+    assert json.loads(options["--weight-transfer-config"]) == {"backend": SERVED_BACKEND}
     assert (options["--logprobs-mode"], options["--max-logprobs"]) == ("processed_logprobs", "1024")
     assert options["--generation-config"] == "vllm"
     assert options["--dtype"] == "auto"
@@ -122,3 +127,8 @@ def test_a_server_that_never_gets_ready_is_told(monkeypatch):
         pytest.raises(EngineError, match=r"not ready after 0\.3 s"),
     ):
         server.wait_until_ready(0.3)
+
+
+def test_the_worker_s_class_is_where_the_command_says():
+    module, _, name = options_of(server_command("model-dir", ServerOptions()))["--worker-extension-cls"].rpartition(".")
+    assert isinstance(getattr(importlib.import_module(module), name), type)

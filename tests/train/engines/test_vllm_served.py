@@ -109,8 +109,9 @@ def places(tmp_path_factory) -> Iterator[list[Place]]:
         yield started
 
 
-def open_engines(policies, places: list[Place]) -> dict[str, ServedEngine]:
-    served = {"servers": {policy.policy_id: [place.url for place in places] for policy in policies}, "outage_s": 600.0}
+def open_engines(policies, places: list[Place], **settings) -> dict[str, ServedEngine]:
+    servers = {policy.policy_id: [place.url for place in places] for policy in policies}
+    served = {"servers": servers, "outage_s": 600.0, **settings}
     return make_engines(policies, EngineConfig.model_validate({"kind": "served", "served": served}))
 
 
@@ -241,6 +242,34 @@ def test_a_server_that_comes_back_without_adapters_gets_them_again(engines, adap
     for name, engine in engines.items():
         expect_answers_of(engine, adapters[name])
     close_all(engines)
+
+
+def test_buckets_over_one_process_group_reach_all_servers_but_one_that_dies_in_the_middle(places):
+    if not places[1].server.is_healthy():
+        places[1].start_again()
+    policy = player()
+    engine = open_engines([policy], places, transport="gloo", bucket_bytes=30_011)[policy.policy_id]
+    try:
+        wait_until_fit(engine, places[1])
+        change(policy, 6)
+        report = engine.publish(policy.version, weights_of(policy))
+        assert report.num_buckets > 4
+        assert report.server_s.keys() == {place.url for place in places}
+        expect_answers_of(engine, policy)
+        lost = engine._fleet.servers[1]
+
+        async def load(bucket, *arguments, ask=lost.load):
+            if bucket.number == 2:
+                places[1].kill()
+            await ask(bucket, *arguments)
+
+        lost.load = load
+        change(policy, 7)
+        report = engine.publish(policy.version, weights_of(policy))
+        assert (report.server_s.keys(), report.num_unfit) == ({places[0].url}, 1)
+        expect_answers_of(engine, policy)
+    finally:
+        engine.close()
 
 
 def test_a_server_that_comes_back_with_old_weights_gets_the_published_ones_and_carries_on_alone(places):

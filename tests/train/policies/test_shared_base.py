@@ -235,9 +235,10 @@ def test_gradients_in_one_graph_equal_those_of_separate_models(tiny_checkpoint, 
 
 def test_checkpointing_over_a_frozen_base_recomputes_layers(tiny_checkpoint):
     policy = load(tiny_checkpoint, gradient_checkpointing=True)
+    scorer = policy.scorer()
     calls = []
     policy.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
-    score = policy.scorer()(rows()).logprobs_MT.sum()
+    score = scorer(rows()).logprobs_MT.sum()
     assert len(calls) == 2  # one for the form of the head, once a model
     score.backward()
     assert len(calls) == 3

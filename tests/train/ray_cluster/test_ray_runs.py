@@ -85,7 +85,8 @@ def train_on_rank(ranks, folder):
 
 def numbers(run_dir):
     lines = [without_timing(line) for line in read_metrics(run_dir)]
-    return [{name: value for name, value in line.items() if not name.startswith("cluster/")} for line in lines]
+    own = ("cluster/", "publish/")  # what there is only where something is elsewhere
+    return [{name: value for name, value in line.items() if not name.startswith(own)} for line in lines]
 
 
 def cluster_numbers(run_dir):

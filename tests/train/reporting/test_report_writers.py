@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from collections.abc import Sequence
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
@@ -12,8 +16,10 @@ from report_world import HOSTILE
 from srpo_train.reporting.html import to_html
 from srpo_train.reporting.latex import table_to_latex, to_latex
 from srpo_train.reporting.markdown import table_to_markdown, to_markdown
+from srpo_train.reporting.page import Page
 from srpo_train.reporting.paper_tables import paper_section
 from srpo_train.reporting.tables import Block, Cell, Column, Document, Row, Section, Table, plain
+from srpo_train.viewer.text import visible
 
 TABLE = Table(
     title="Scores (%)",
@@ -37,16 +43,16 @@ TABLE = Table(
 )
 
 
-def hostile_document(names=HOSTILE) -> Document:
+def hostile_document(names: Sequence[str] = HOSTILE) -> Document:
     rows = tuple(Row(name=name, cells=(Cell(text="1.0", is_best=True), Cell(text=name))) for name in names)
     table = Table(
         title=names[0],
         row_heading=names[1],
-        columns=(Column(name=names[2], group=names[3]), Column(name=names[4], is_text=True)),
+        columns=(Column(name=names[2], group=names[3]), Column(name=names[-1], is_text=True)),
         blocks=tuple(Block(title=name, rows=rows) for name in names),
         notes=tuple(names),
     )
-    section = Section(title=names[5], paragraphs=tuple(names), tables=(table,))
+    section = Section(title=names[-1], paragraphs=tuple(names), tables=(table,))
     return Document(title=names[1], paragraphs=tuple(names), sections=(section,))
 
 
@@ -69,7 +75,7 @@ def test_a_markdown_table() -> None:
 
 def test_markdown_shows_hostile_names_as_they_are() -> None:
     html = MarkdownIt("commonmark").enable("table").render(to_markdown(hostile_document()))
-    page = Page(html)
+    page = ParsedPage(html)
     assert page.tags <= {"h1", "h2", "p", "strong", "em", "table", "thead", "tbody", "tr", "th", "td"}
     names = [normal(plain(name)) for name in HOSTILE]
     lines = [row for row in page.rows if len(row) == 3]
@@ -105,7 +111,8 @@ def test_a_latex_table() -> None:
 
 
 COMMANDS = """
-    documentclass usepackage setlength parindent begin end section subsection caption centering resizebox linewidth
+    documentclass IfFileExists
+    usepackage setlength parindent begin end section subsection caption centering resizebox linewidth
     toprule midrule bottomrule cmidrule multicolumn textit textbf scriptsize footnotesize par smallskip clearpage pm
     textbackslash textasciitilde textasciicircum textless textgreater textbar textquotedbl textasciigrave ensuremath
     times Delta rightarrow textperiodcentered textendash textemdash ldots texttt
@@ -140,6 +147,18 @@ def test_latex_is_whole_whatever_the_names(document: Document) -> None:
             assert not line.startswith(("[", "*"))  # would be read as an option of the line before
 
 
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles_whatever_the_names(tmp_path: Path) -> None:
+    section = hostile_document(HOSTILE[:4]).sections[0]  # of all names the table would be longer than a page
+    document = Document(title=HOSTILE[3], paragraphs=HOSTILE, sections=(section, paper_section()))
+    (tmp_path / "report.tex").write_text(to_latex(document), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "report.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Float too large" not in done.stdout
+    assert (tmp_path / "report.pdf").stat().st_size > 10_000
+
+
 def test_letters_that_engines_lack_are_written_by_number() -> None:
     document = Document(title="名 é ±", paragraphs=(), sections=())
     assert r"\section*{\texttt{U+540D} é \ensuremath{\pm}}" in to_latex(document)
@@ -149,21 +168,25 @@ def test_letters_that_engines_lack_are_written_by_number() -> None:
 
 
 def test_html_is_one_page_that_loads_nothing_and_has_a_dark_side() -> None:
-    text = to_html(Document(title="Compared", paragraphs=("Lead.",), sections=(Section(title="S", tables=(TABLE,)),)))
+    text = to_html(Page(title="Compared", paragraphs=("Lead.",), parts=(Section(title="S", tables=(TABLE,)),)))
     assert "prefers-color-scheme: dark" in text
     assert "default-src 'none'" in text
     assert not re.search(r"https?://|src=|<link|<script|@import|url\(", text)
     assert '<th class="group" colspan="2">MATH500</th>' in text
     assert '<td class="best">61.3 <span class="spread">± 0.5</span></td>' in text
-    rows = Page(text).rows
+    rows = ParsedPage(text).rows
     assert rows[-2:] == [["GRPO", "50.0", "–", "cpu"], ["SRPO (n=3)", "61.3 ± 0.5", "70.0", "–"]]
 
 
 def test_html_shows_hostile_names_as_they_are() -> None:
-    page = Page(to_html(hostile_document()))
+    document = hostile_document()
+    page = ParsedPage(to_html(Page(title=document.title, paragraphs=document.paragraphs, parts=document.sections)))
     assert not page.tags & {"script", "img", "a", "b", "code", "em", "link"}
-    assert not page.attributes - {"lang", "charset", "name", "content", "http-equiv", "class", "colspan"}
-    names = [normal(plain(name)) for name in HOSTILE]
+    assert not page.attributes - {
+        "lang", "charset", "name", "content", "http-equiv", "class", "colspan", "scope", "id", "tabindex", "role",
+        "aria-label",
+    }  # fmt: skip
+    names = [normal(visible(name)) for name in HOSTILE]
     lines = [row for row in page.rows if len(row) == 3]
     assert [row[0] for row in lines[2 : 2 + len(names)]] == names
     assert [row[2] for row in lines[2 : 2 + len(names)]] == names
@@ -173,7 +196,7 @@ def normal(text: str) -> str:
     return " ".join(text.split())
 
 
-class Page(HTMLParser):
+class ParsedPage(HTMLParser):
     """What a browser would see: tags, attributes, and the text of each table row's cells."""
 
     def __init__(self, text: str) -> None:

@@ -1,101 +1,18 @@
-"""Views of the metrics: terminal, TensorBoard, Weights & Biases."""
+"""Progress on the terminal: a row of numbers per step."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from srpo_envs.errors import MissingExtraError
-from srpo_train.config import Recipe
-from srpo_train.metrics import MetricLogger, Sink, Values
-
-logger = logging.getLogger(__name__)
+from srpo_envs.records import Episode
+from srpo_train.metrics import Values
 
 _HEADER_EVERY = 20
-
-
-def open_metrics(recipe: Recipe, run_dir: Path, resume_step: int | None = None, *, watcher: Sink) -> MetricLogger:
-    """Return the logger of a run with the sinks its recipe asks for.
-
-    Args:
-        recipe: Its ``log`` section is used.
-        run_dir: Directory of the run.
-        resume_step: Step of the checkpoint the run goes on from; None at the beginning.
-        watcher: Where progress is shown.
-
-    Raises:
-        MissingExtraError: W&B or TensorBoard is asked for and not installed.
-    """
-    sinks: list[Sink] = [watcher]
-    if recipe.log.tensorboard:
-        sinks.append(TensorBoardSink(run_dir / "tensorboard", resume_step))
-    if recipe.log.wandb:
-        sinks.append(WandbSink(recipe, run_dir))
-    return MetricLogger(run_dir, resume_step, sinks)
-
-
-class TensorBoardSink:
-    """Scalars for TensorBoard; points of a killed run that come after its checkpoint are purged on resume."""
-
-    def __init__(self, log_dir: Path, resume_step: int | None = None) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError("tensorboard", "train") from error
-        self._writer: Any = SummaryWriter(str(log_dir), purge_step=0 if resume_step is None else resume_step + 1)
-
-    def write(self, step: int, values: Values) -> None:
-        """Add one point per metric."""
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()
-
-    def warn(self, message: str) -> None:
-        """Curves show no warnings."""
-
-    def close(self) -> None:
-        """Close the event file."""
-        self._writer.close()
-
-
-class WandbSink:
-    """Scalars for Weights & Biases; a resumed run continues under its own id."""
-
-    def __init__(self, recipe: Recipe, run_dir: Path) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise MissingExtraError("wandb", "wandb") from error
-        self._run: Any = wandb.init(
-            project=recipe.log.wandb_project,
-            name=recipe.name,
-            id=recipe.name,
-            resume="allow",
-            dir=str(run_dir),
-            config=recipe.model_dump(mode="json"),
-        )
-
-    def write(self, step: int, values: Values) -> None:
-        """Send one step."""
-        self._run.log(dict(values), step=step)
-
-    def warn(self, message: str) -> None:
-        """Send an alert."""
-        self._run.alert(title="srpo", text=message)
-
-    def close(self) -> None:
-        """Finish the run there."""
-        self._run.finish()
-
-
-# --- terminal -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +93,8 @@ class TerminalSink:
             self._task = self._progress.add_task("training", total=num_steps, completed=done_steps)
             self._progress.start()
 
-    def write(self, step: int, values: Values) -> None:
-        """Print the row of a step and move the bar."""
+    def write(self, step: int, values: Values, episodes: Sequence[Episode] = ()) -> None:
+        """Print the row of a step and move the bar; episodes have no place here."""
         if self._num_rows % _HEADER_EVERY == 0:
             self._print(_row("step", lambda column: column.header, self._columns, is_header=True))
         self._num_rows += 1

@@ -1,0 +1,200 @@
+"""Runs that someone looks at: each followed while it grows, with what is costly to find out kept for a while."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from srpo_envs.errors import SrpoError, UnknownIdError
+from srpo_envs.records import Episode
+from srpo_train.viewer.curves import Curves
+from srpo_train.viewer.index import EpisodeIndex, step_of
+from srpo_train.viewer.runs import Catalogue, RunPlace
+from srpo_train.viewer.timeline import EventCredit, EventScores, Timeline, build_timeline
+
+if TYPE_CHECKING:
+    from srpo_train.experience import Experience
+    from srpo_train.viewer.scoring import CheckpointScorer
+
+logger = logging.getLogger(__name__)
+
+_MAX_EXPERIENCES = 2
+_FIRST_WAIT_S = 0.5
+
+
+class OpenRun:
+    """One run that is looked at.
+
+    Args:
+        place: The run.
+    """
+
+    def __init__(self, place: RunPlace) -> None:
+        self.place = place
+        self.curves = Curves(place.path)
+        self._lock = threading.Lock()
+        self._index: EpisodeIndex | None = None
+        self._is_read = threading.Event()
+        self._experiences: OrderedDict[str, Experience] = OrderedDict()
+
+    @property
+    def index(self) -> EpisodeIndex:
+        """The index of its episodes, opened when it is first asked for and filled by `follow`."""
+        with self._lock:
+            if self._index is None:
+                self._index = EpisodeIndex(self.place.path)
+            return self._index
+
+    @property
+    def has_index(self) -> bool:
+        """Whether anyone has asked for its episodes."""
+        return self._index is not None
+
+    def follow(self) -> None:
+        """Take in what the run has gained."""
+        self.curves.update()
+        if self._index is not None:
+            self._index.update()
+            self._is_read.set()
+
+    def wait(self) -> None:
+        """Wait until the index holds a small log whole; a large one is answered from as it fills."""
+        self._is_read.wait(_FIRST_WAIT_S)
+
+    def experience(self, file: str) -> Experience:
+        """Return the training step that one file of the log holds, as its learner had it.
+
+        Raises:
+            ConfigError: the advantages of this run cannot be computed from its log.
+            UnknownIdError: the file is no training step.
+        """
+        if step_of(file) is None or self.place.kind != "run":
+            raise UnknownIdError(f"{file}: samples of an evaluation, of which nothing was learned")
+        with self._lock:
+            if file in self._experiences:
+                self._experiences.move_to_end(file)
+                return self._experiences[file]
+        from srpo_train.viewer.credit import experience_of  # loads torch, which the rest of the viewer does not need
+
+        found = experience_of(self.index.episodes_of(file), self.place.recipe)
+        with self._lock:
+            self._experiences[file] = found
+            while len(self._experiences) > _MAX_EXPERIENCES:
+                self._experiences.popitem(last=False)
+        return found
+
+
+class OpenRuns:
+    """The runs of a catalogue, opened one by one as they are asked for, and followed by a thread meanwhile.
+
+    Args:
+        roots: See `Catalogue`.
+        follow_every_s: Seconds between two looks at what has grown.
+    """
+
+    def __init__(self, roots: Sequence[Path], *, follow_every_s: float = 1.0) -> None:
+        self.catalogue = Catalogue(roots)
+        self._every_s = follow_every_s
+        self._opened: dict[str, OpenRun] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._follow, name="run-follower", daemon=True)
+        self._scoring = threading.Lock()
+        self._scorer: CheckpointScorer | None = None
+
+    def __getitem__(self, key: str) -> OpenRun:
+        """Return a run by its name, with its metrics read.
+
+        Raises:
+            UnknownIdError: there is none.
+        """
+        place = self.catalogue[key]
+        with self._lock:
+            run = self._opened.get(key)
+            if run is None or run.place.path != place.path:
+                run = self._opened[key] = OpenRun(place)
+        run.curves.update()
+        return run
+
+    def with_episodes(self, key: str) -> OpenRun:
+        """Return a run whose episodes are indexed or being so.
+
+        Raises:
+            UnknownIdError: there is none.
+        """
+        run = self[key]
+        if not run.has_index:
+            _ = run.index
+            self._wake.set()
+            run.wait()
+        return run
+
+    def timeline(self, key: str, episode_id: str, *, file: str = "", credit: bool = False, step: int = -1) -> Timeline:
+        """Return the time line of an episode.
+
+        Args:
+            key: The run.
+            episode_id: Which.
+            file: File of the log, where several hold an episode of this id.
+            credit: Also compute what was learned from it.
+            step: Also score it with the checkpoint of this step; none when negative.
+
+        Raises:
+            SrpoError: what is asked for is not there, or cannot be computed.
+        """
+        run = self.with_episodes(key)
+        file = file or run.index.file_of(episode_id)
+        episode = run.index.read(episode_id, file)
+        credits, scores = self._learned(run, file, episode, credit=credit, step=step)
+        return build_timeline(episode, credits=credits, scores=scores)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._is_over = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _learned(
+        self, run: OpenRun, file: str, episode: Episode, *, credit: bool, step: int
+    ) -> tuple[dict[str, EventCredit], dict[str, EventScores]]:
+        if not credit and step < 0:
+            return {}, {}
+        from srpo_train.viewer.credit import credits_of
+        from srpo_train.viewer.scoring import CheckpointScorer
+
+        experience = run.experience(file)
+        credits = dict(credits_of(experience, episode, run.place.recipe))
+        if step < 0:
+            return credits, {}
+        with self._scoring:
+            self._scorer = self._scorer or CheckpointScorer()
+            return credits, self._scorer.score(run.place, step, experience, episode)
+
+    def _follow(self) -> None:
+        while not self._is_over:
+            with self._lock:
+                opened = list(self._opened.values())
+            for run in opened:
+                try:
+                    run.follow()
+                except (OSError, SrpoError) as error:  # the log is gone or unreadable: it may come back
+                    logger.warning("%s: %s", run.place.path, error)
+            self._wake.wait(self._every_s)
+            self._wake.clear()
