@@ -155,6 +155,10 @@ class RankLostError(SurroundingsError):
     """Another process of a distributed run died, hangs, or never came."""
 
 
+class WorkerLostError(SurroundingsError):
+    """A process that does a run's work for others, such as an environment worker, died or cannot be reached."""
+
+
 # --- retrieval ----------------------------------------------------------------------------------------------------
 
 

@@ -36,13 +36,14 @@ from srpo_train.learner import Learner, PolicySettings
 from srpo_train.metrics import MutedMetrics, Values, read_metrics
 from srpo_train.objective import Clip
 from srpo_train.overlap.making import make_source
+from srpo_train.places import Here, Places, env_factory
 from srpo_train.policies.critic import Critic
 from srpo_train.policies.shared_base import Bases
 from srpo_train.policies.team import Team
 from srpo_train.reporting.run_report import write_report
 from srpo_train.run_dir import claimed_run_dir
 from srpo_train.run_state import AHEAD_FOLDER, CRITIC_FOLDER, RunState
-from srpo_train.samplers import Samplers, env_factory
+from srpo_train.samplers import Samplers
 from srpo_train.step_metrics import StepClock, collection_metrics, policy_lags
 from srpo_train.summary import summarize_rollout
 from srpo_train.task_order import TaskOrder
@@ -55,12 +56,13 @@ from srpo_train.value_learner import ValueLearner
 logger = logging.getLogger(__name__)
 
 
-def train(recipe: Recipe, *, resume: bool = False) -> Path:
+def train(recipe: Recipe, *, resume: bool = False, places: Places | None = None) -> Path:
     """Train as the recipe says and return the run directory.
 
     Args:
         recipe: The run, completely described.
         resume: Go on from the newest checkpoint of the run directory, or begin when there is none.
+        places: Where environments and engines are, and who watches; this process when omitted.
 
     Raises:
         ConfigError: the run directory holds another run, or the recipe does not fit the environment.
@@ -72,7 +74,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     with join_ranks(recipe.distributed.timeout_s) as ranks, contextlib.ExitStack() as claim:
         require_supported(recipe, ranks)
         run_dir = ranks.from_main(lambda: claim.enter_context(claimed_run_dir(recipe, resume=resume)))
-        with Trainer(recipe, run_dir, ranks) as trainer:
+        with Trainer(recipe, run_dir, ranks, places) as trainer:
             trainer.run()
         ranks.from_main(lambda: write_report(run_dir))
     return run_dir
@@ -85,11 +87,13 @@ class Trainer:
         recipe: The run.
         run_dir: Where it leaves its files; an existing checkpoint there is continued.
         ranks: The run's processes, which all see `run_dir` under this path.
+        places: Where environments and engines are, and who watches; this process when omitted.
     """
 
-    def __init__(self, recipe: Recipe, run_dir: Path, ranks: Ranks | None = None) -> None:
+    def __init__(self, recipe: Recipe, run_dir: Path, ranks: Ranks | None = None, places: Places | None = None) -> None:
         self.recipe = recipe
         self._run_dir = run_dir
+        self._places = places = places or Here(recipe)
         self._ranks = ranks = ranks or Ranks()
         folder, keep_last = run_dir / "checkpoints", recipe.train.keep_last
         store = CheckpointStore(folder, keep_last=keep_last, is_read_only=not ranks.is_main)
@@ -121,7 +125,7 @@ class Trainer:
         )
         if checkpoint:
             self._state.restore(checkpoint)
-        self._samplers = Samplers(recipe, self._team, shards, ranks, checkpoint.path if checkpoint else None)
+        self._samplers = Samplers(recipe, self._team, shards, ranks, places, checkpoint.path if checkpoint else None)
         self._source = make_source(
             recipe,
             self._samplers,
@@ -130,7 +134,9 @@ class Trainer:
             stored=checkpoint.path / AHEAD_FOLDER if checkpoint else None,
         )
         self._metrics = (
-            open_metrics(recipe, run_dir, resume_step=self._step if checkpoint else None)
+            open_metrics(
+                recipe, run_dir, resume_step=self._step if checkpoint else None, watcher=places.watcher(self._step)
+            )
             if ranks.is_main
             else MutedMetrics()
         )
@@ -140,7 +146,7 @@ class Trainer:
         self._devices = Devices.of(
             self._team,
             num_ranks=ranks.size,
-            num_servers=recipe.engine.num_servers,
+            num_servers=places.num_engines,
             peak_tflops=recipe.log.peak_tflops,
         )
         self._tracer = StepTracer(run_dir, recipe.log, ranks)
@@ -173,7 +179,8 @@ class Trainer:
 
     def _log(self, measured: Values, episodes: Sequence[Episode] = ()) -> list[Alarm]:
         """Write a step down and return the alarms that begin with it."""
-        metrics = self._ranks.from_main(lambda: measured)  # clocks and memory differ, and alarms may look at them
+        # Clocks and memory differ between ranks, and alarms may look at them.
+        metrics = self._ranks.from_main(lambda: {**measured, **self._places.metrics()})
         alarms = self._alarms.check({"step": self._step, **metrics})
         self._metrics.log(self._step, {**metrics, **self._alarms.metrics()}, episodes)
         for alarm in alarms:

@@ -32,6 +32,7 @@ _GROUPS = {
     "rollout/": ("Rollouts", "What the team did while training sampled from it; one value per training step."),
     "train/": ("Updates", "How the optimiser steps of a training step behaved."),
     "eval/": ("Evaluation", "How the team does on questions it is not trained on."),
+    "cluster/": ("Cluster", "What happened to the processes of `srpo train --ray` so far; see [Ray](ray.md)."),
     "alarm/": ("Alarms", "Written while an alarm lasts; see [alarms](alarms.md)."),
     "publish/": (
         "New weights on their way",

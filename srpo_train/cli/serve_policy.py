@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -40,6 +43,9 @@ def serve_policy(
     lora_rank: Annotated[int, typer.Option(min=1, help="Highest rank among them.")] = 16,
     device: Annotated[str, typer.Option(help="auto, cuda or cpu.")] = "auto",
     is_verbose: Annotated[bool, typer.Option("--vllm-log", help="Show all that vLLM says.")] = False,
+    ends_with_stdin: Annotated[
+        bool, typer.Option("--until-stdin-closes", help="End when standard input does, as with whoever started it.")
+    ] = False,
 ) -> None:
     """Serve a policy with vLLM until Ctrl-C or SIGTERM.
 
@@ -63,6 +69,8 @@ def serve_policy(
         extra=tuple(extra or ()),
     )
     console = Console(soft_wrap=True)
+    if ends_with_stdin:
+        threading.Thread(target=_end_with_stdin, name="srpo-stdin", daemon=True).start()
     with _until_told(), ServerProcess(model, options) as server:
         console.print(f"starting vLLM with {model}", markup=False, highlight=False)
         seconds = server.wait_until_ready()
@@ -85,6 +93,13 @@ def _until_told() -> Iterator[None]:
         pass
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _end_with_stdin() -> None:
+    """Tell this process to end once nobody can write to its standard input any more: whoever could is gone."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _model(source: str, policy: str, step: int) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from srpo_train.cli._errors import FAILED
+
 if TYPE_CHECKING:
     from srpo_train.config import Recipe
 
@@ -22,6 +24,9 @@ def train(
     resume: Annotated[bool, typer.Option(help="Go on from the newest checkpoint of the run.")] = False,
     is_dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show policies, engines, memory and sizes, and train nothing.")
+    ] = False,
+    is_on_ray: Annotated[
+        bool, typer.Option("--ray", help="Place the run on a Ray cluster, as the recipe's [ray] section says.")
     ] = False,
 ) -> None:
     """Train a team from a recipe, and write curves and a report at the end.
@@ -37,7 +42,14 @@ def train(
         recipe, overrides = recipe / "recipe.toml", [*place, *overrides]
     resolved = load_recipe(recipe, overrides)
     if is_dry_run:
-        _show_plan(resolved)
+        _show_plan(resolved, is_on_ray=is_on_ray)
+        return
+    if is_on_ray:
+        from rich.console import Console
+
+        from srpo_train.cli._cluster import train_and_show
+
+        _conclude(resolved, train_and_show(Console(), resolved, resume=resume))
         return
 
     from srpo_train.distributed.ranks import is_main_process
@@ -45,20 +57,33 @@ def train(
 
     hide_transformers_progress()
     run_dir = run(resolved, resume=resume)
-    if not is_main_process():  # of those that torchrun started, one speaks
-        return
-    typer.echo(f"\n{_outcome(resolved, run_dir)}")
+    if is_main_process():  # of those that torchrun started, one speaks
+        _conclude(resolved, run_dir)
+
+
+def _conclude(recipe: Recipe, run_dir: Path) -> None:
+    typer.echo(f"\n{_outcome(recipe, run_dir)}")
     typer.echo(f"run directory: {run_dir}\nreport:        {run_dir / 'report.md'}")
 
 
-def _show_plan(recipe: Recipe) -> None:
+def _show_plan(recipe: Recipe, *, is_on_ray: bool) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's libraries are imported: a plan downloads nothing
     from rich.console import Console
 
     from srpo_train.cli._plan import show_plan
     from srpo_train.plan import make_plan
 
-    show_plan(Console(), make_plan(recipe))
+    console = Console()
+    show_plan(console, make_plan(recipe))
+    if is_on_ray:
+        from srpo_train.cli._cluster import show_places
+        from srpo_train.cluster.connecting import known_nodes
+        from srpo_train.cluster.placement import fit, plan_groups
+
+        groups, nodes = plan_groups(recipe), known_nodes(recipe.ray.address)
+        show_places(console, groups, nodes, layout := fit(groups, nodes))
+        if layout.missing:
+            raise typer.Exit(FAILED)
 
 
 def _outcome(recipe: Recipe, run_dir: Path) -> str:

@@ -14,7 +14,6 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from srpo_envs.core import SetEnv
 from srpo_envs.errors import (
     BudgetOverrunError,
     ConfigError,
@@ -28,7 +27,7 @@ from srpo_envs.errors import (
     UnknownIdError,
 )
 from srpo_envs.records import ActiveSet
-from srpo_train.collect.environments import EnvPool, Move, reset_move
+from srpo_train.collect.environments import EnvPool, Move, World, reset_move
 from srpo_train.collect.jobs import EpisodeJob, FailedEpisode
 from srpo_train.collect.requests import Requester, request_id
 from srpo_train.collect.tally import Ends
@@ -60,7 +59,7 @@ class Slot:
     """Place of its job in the collection."""
     job: EpisodeJob
     """What was asked for."""
-    env: SetEnv
+    env: World
     """Its environment, its own while it runs."""
     pending: ActiveSet | None = None
     """The set that is or was asked last."""

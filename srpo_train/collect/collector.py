@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol, get_args
 
-from srpo_envs.core import SetEnv
 from srpo_envs.errors import ConfigError, near_miss
 from srpo_train.collect.asynchronous import Asynchronous
 from srpo_train.collect.collection import Collection
-from srpo_train.collect.environments import EnvPool
+from srpo_train.collect.environments import EnvPool, World
 from srpo_train.collect.jobs import EpisodeJob, OnEnd, Rollout
 from srpo_train.collect.requests import Requester
 from srpo_train.collect.rounds import Rounds
@@ -62,7 +61,7 @@ class Collector:
 
     def __init__(
         self,
-        make_env: Callable[[], SetEnv],
+        make_env: Callable[[], World],
         engines: Mapping[str, Engine],
         roles: Mapping[str, str],
         *,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
-from srpo_envs.core import SetEnv
 from srpo_envs.errors import SurroundingsError
-from srpo_envs.records import ActiveSet
+from srpo_envs.records import ActiveSet, Episode, MemberOutput, StepResult
 from srpo_train.collect.jobs import EpisodeJob
 from srpo_train.throughput.recorder import RECORDER
 from srpo_train.workers import Finished, StepWorkers
@@ -18,6 +18,28 @@ logger = logging.getLogger(__name__)
 # A retriever or sandbox that restarts needs a moment; the pauses count against the step's time limit.
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
+
+
+class World(Protocol):
+    """What collecting needs of an environment: `srpo_envs.core.SetEnv`, or one that is in another process."""
+
+    @property
+    def episode(self) -> Episode:
+        """The record of the episode so far."""
+        ...
+
+    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ActiveSet:
+        """Start an episode and return its first active set."""
+        ...
+
+    def step(self, outputs: Iterable[MemberOutput]) -> StepResult:
+        """Consume the whole pending set and move the world once."""
+        ...
+
+    def close(self) -> None:
+        """End the running episode; safe to call more than once."""
+        ...
+
 
 Move = Callable[[], ActiveSet | None]
 """A call that moves an environment and returns its next active set; None at the end of the episode."""
@@ -32,17 +54,17 @@ class EnvPool:
         step_retries: Further tries of a move whose surroundings failed.
     """
 
-    def __init__(self, make_env: Callable[[], SetEnv], num_workers: int, step_retries: int) -> None:
+    def __init__(self, make_env: Callable[[], World], num_workers: int, step_retries: int) -> None:
         self._make_env = make_env
         self._step_retries = step_retries
-        self._idle: list[SetEnv] = []
+        self._idle: list[World] = []
         self._workers = StepWorkers(num_workers)
 
-    def take(self) -> SetEnv:
+    def take(self) -> World:
         """Return an environment that nobody uses."""
         return self._idle.pop() if self._idle else self._make_env()
 
-    def give_back(self, env: SetEnv) -> None:
+    def give_back(self, env: World) -> None:
         """Keep an environment for another episode; it must not be moving."""
         self._idle.append(env)
 
@@ -77,7 +99,7 @@ class EnvPool:
         self._workers.close()
 
 
-def reset_move(env: SetEnv, job: EpisodeJob) -> Move:
+def reset_move(env: World, job: EpisodeJob) -> Move:
     """Return the move that begins an episode."""
     options = {"task_index": job.task_index, "episode_id": job.episode_id, "group_id": job.group_id}
     return lambda: env.reset(seed=job.env_seed, options=options)

@@ -11,6 +11,7 @@ An unknown key fails with the nearest known one, a wrong value with what was exp
 override) and the key. The sentence under each field is also its line in ``docs/recipes.md``.
 """
 
+from srpo_train.config.cluster import RayConfig
 from srpo_train.config.engines import EngineConfig, ServedConfig, VllmConfig
 from srpo_train.config.policies import (
     ALL_LINEAR,
@@ -44,6 +45,7 @@ __all__ = [
     "PolicyObjectiveConfig",
     "PolicyOptimConfig",
     "PolicySamplingConfig",
+    "RayConfig",
     "Recipe",
     "RolloutConfig",
     "SamplingConfig",

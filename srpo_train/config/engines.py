@@ -47,8 +47,9 @@ class VllmConfig(Section):
 class ServedConfig(Section):
     """vLLM servers, which `srpo serve-policy` starts; each holds a model, or adapters of policies over one."""
 
-    servers: dict[Name, Annotated[tuple[Url, ...], Strict(False), Field(min_length=1)]]
-    """URLs of the servers of each policy, by policy id. Adapters over one model may have the same ones."""
+    servers: dict[Name, Annotated[tuple[Url, ...], Strict(False), Field(min_length=1)]] = Field(default_factory=dict)
+    """URLs of the servers of each policy, by policy id. Adapters over one model may have the same ones. Left out where
+    `ray.engines_per_policy` starts servers."""
     weights_dir: str = ""
     """Folder for published weights, which trainer and servers see under the same path; when empty one of the trainer's
     temporary folders, for servers on the same machine."""

@@ -11,6 +11,7 @@ from pydantic import Field, NonNegativeInt, ValidationError, model_validator
 
 from srpo_envs.errors import ConfigError, near_miss
 from srpo_train.alarms.settings import AlarmsConfig
+from srpo_train.config.cluster import RayConfig
 from srpo_train.config.engines import EngineConfig
 from srpo_train.config.policies import PolicyConfig
 from srpo_train.config.reading import assign, check_section, flatten, parse_override, read_toml
@@ -49,6 +50,7 @@ class Recipe(Section):
     train: TrainConfig = TrainConfig()
     alarms: AlarmsConfig = AlarmsConfig()
     distributed: DistributedConfig = DistributedConfig()
+    ray: RayConfig = RayConfig()
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")
@@ -134,6 +136,12 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _policies_have_servers(self) -> Recipe:
         if not self.engine.served:
+            return self
+        if self.ray.engines_per_policy:
+            if self.engine.served.servers:
+                raise ValueError(
+                    "engine.served.servers: ray.engines_per_policy starts servers of its own; leave one of them out"
+                )
             return self
         for policy_id in self.policies.keys() ^ self.engine.served.servers.keys():
             raise ValueError(

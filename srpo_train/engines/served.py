@@ -97,10 +97,7 @@ class ServedEngine:
             "api_key": api_key,
         }
         self._adapter = _adapter_of(policy, beside_adapters=beside_adapters)
-        servers = [
-            AdapterServer(url, policy.policy_id, **settings) if self._adapter else VllmServer(url, **settings)
-            for url in urls
-        ]
+        self._server_settings = settings
         way: Transport = FolderTransport(publish_timeout_s)
         if transport != "file" and not self._adapter:
             way = GroupTransport(transport, host=group_host, timeout_s=publish_timeout_s)
@@ -116,7 +113,7 @@ class ServedEngine:
         self._in_flight = InFlight(f"srpo-served-{policy.policy_id}", self._answer)
         self._fleet = Fleet(
             policy.policy_id,
-            servers,
+            [self._server(url) for url in urls],
             transport=way,
             version=policy.version,
             outage_s=outage_s,
@@ -133,6 +130,15 @@ class ServedEngine:
     def published_version(self) -> int:
         """Version of the weights that sample now."""
         return self._fleet.published.version
+
+    def move_server(self, old: str, new: str) -> None:
+        """Ask a server at another address in the place of one that has ended; it gets the published weights first."""
+        self._in_flight.call(self._fleet.replace(old, self._server(new)))
+
+    def _server(self, url: str) -> VllmServer:
+        if self._adapter:
+            return AdapterServer(url, self.policy_id, **self._server_settings)
+        return VllmServer(url, **self._server_settings)
 
     # --- weights --------------------------------------------------------------------------------------------------
 

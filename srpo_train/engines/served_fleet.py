@@ -52,6 +52,7 @@ class Fleet:
         self._beside = beside
         self._router = PrefixRouter()
         self._by_url = {server.url: server for server in servers}
+        self._replaced: list[VllmServer] = []
         self._looked_after: set[str] = set()
         self._given: set[str] = set()
         self._unasked = {server.url for server in servers}
@@ -114,9 +115,22 @@ class Fleet:
             await self.pick("")  # all of them may be starting; what they get when they answer are these weights
         return {server.url: server.push_s for server in self.servers if not server.trouble}
 
+    async def replace(self, url: str, server: VllmServer) -> None:
+        """Ask a new server in the place of one that has ended and will not come back under its address."""
+        old = self._by_url.pop(url)
+        logger.warning("server %s is now %s", url, server.url)
+        self.servers = tuple(server if known is old else known for known in self.servers)
+        self._by_url[server.url] = server
+        self._router.forget(url)
+        self._unasked.discard(url)
+        server.trouble = "it has just been started"
+        old.trouble = f"it is now {server.url}"
+        self._replaced.append(old)  # closed at the end: somebody may be about to ask it
+        self._look_after_all()
+
     async def close(self) -> None:
         """Close all connections."""
-        for server in self.servers:
+        for server in (*self.servers, *self._replaced):
             await server.close()
 
     async def _give(self, servers: Sequence[VllmServer]) -> Faults:
@@ -145,7 +159,7 @@ class Fleet:
     async def _look_after(self, server: VllmServer) -> None:
         """Look at a server until it is fit."""
         try:
-            while server.trouble:
+            while server.trouble and server in self.servers:
                 async with server.changing:
                     if server.trouble:
                         await self._bring_back(server)

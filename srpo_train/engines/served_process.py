@@ -33,6 +33,10 @@ _ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
 _CPU_ENVIRONMENT = {"TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}
 _LOOK_S = 0.2
 
+_TIE = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
+_TIED = (sys.executable, "-c", _TIE) if sys.platform == "linux" else ()
+"""Becomes the command behind it, which the system tells to end (SIGTERM) when this process dies, however it does."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerOptions:
@@ -93,7 +97,8 @@ def _adapter_arguments(options: ServerOptions) -> tuple[str, ...]:
 class ServerProcess:
     """A server that ends with this object.
 
-    It has a session of its own, so that Ctrl-C reaches this process alone, which then ends the server in order.
+    It has a session of its own, so that Ctrl-C reaches this process alone, which then ends the server in order. On
+    Linux it also ends when this process, or the thread that made this object, dies in any other way.
 
     Args:
         model: A directory in transformers format or a hub id.
@@ -116,7 +121,7 @@ class ServerProcess:
             environment["VLLM_LOGGING_LEVEL"] = "WARNING"
         # What is set already wins, but for the endpoints without which the server is of no use.
         self._process = subprocess.Popen(
-            command,
+            [*_TIED, *command],
             env={**environment, **os.environ, "VLLM_SERVER_DEV_MODE": "1"},
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr if _has_descriptor(sys.stderr) else None,

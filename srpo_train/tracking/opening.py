@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 from srpo_envs.errors import MissingExtraError
 from srpo_train.config import Recipe
 from srpo_train.metrics import MetricLogger, Sink
 from srpo_train.tracking.guard import GuardedTracker, Ledger, Tracker
 from srpo_train.tracking.tensorboard import TensorBoardTracker
-from srpo_train.tracking.terminal import TerminalSink
 from srpo_train.tracking.trackio import TrackioTracker
 from srpo_train.tracking.wandb import WandbTracker
 
@@ -23,25 +20,21 @@ logger = logging.getLogger(__name__)
 _LEDGER_FOLDER = "trackers"
 
 
-def open_metrics(
-    recipe: Recipe, run_dir: Path, resume_step: int | None = None, console: Console | None = None
-) -> MetricLogger:
+def open_metrics(recipe: Recipe, run_dir: Path, resume_step: int | None = None, *, watcher: Sink) -> MetricLogger:
     """Return the logger of a run with the views its recipe asks for.
 
     A tracker that cannot be opened is reported, and the run does without it.
 
     Args:
-        recipe: Its ``log`` section, name and number of steps are used.
+        recipe: Its ``log`` section and name are used.
         run_dir: Directory of the run.
         resume_step: Step of the checkpoint the run goes on from; None at the beginning.
-        console: Where progress is shown; the terminal when omitted.
+        watcher: Where progress is shown.
 
     Raises:
         MissingExtraError: a tracker is asked for and not installed.
     """
-    sinks: list[Sink] = [TerminalSink(recipe.train.num_steps, console=console, done_steps=resume_step or 0)]
-    sinks += _trackers(recipe, run_dir, resume_step)
-    return MetricLogger(run_dir, resume_step, sinks)
+    return MetricLogger(run_dir, resume_step, [watcher, *_trackers(recipe, run_dir, resume_step)])
 
 
 def _trackers(recipe: Recipe, run_dir: Path, resume_step: int | None) -> Iterator[Sink]:

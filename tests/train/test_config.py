@@ -241,7 +241,7 @@ def test_a_recipe_is_checked_without_torch(minimal: Path) -> None:
 
 def test_every_field_has_its_sentence() -> None:
     sections = {"env", "eval", "policies", "engine", "sampling", "rollout", "objective", "optim", "train"}
-    sections |= {"alarms", "critic", "distributed", "log"}
+    sections |= {"alarms", "critic", "distributed", "ray", "log"}
     for name, field in Recipe.model_fields.items():
         assert name in sections or field.description, name
 

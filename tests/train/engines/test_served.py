@@ -543,3 +543,24 @@ def test_episodes_survive_the_loss_of_a_server(served, policy):
         collector.close()
     assert len(rollout.episodes) == 6
     assert rollout.failed == ()
+
+
+# --- a server that comes back elsewhere ---------------------------------------------------------------------------
+
+
+def test_a_server_under_a_new_address_is_given_the_published_weights_before_it_is_asked(policy, served):
+    engine, first = served()
+    change(policy)
+    publish(engine, policy)
+    expected = answer(engine, *requests(4))
+    first.stop()
+    moved = FakeVllm(policy)
+    try:
+        engine.move_server(first.url, moved.url)
+        assert [found.token_ids for found in answer(engine, *requests(4))] == [found.token_ids for found in expected]
+        assert moved.pushes() == 1
+        change(policy, seed=1)
+        publish(engine, policy)
+        assert moved.pushes() == 2
+    finally:
+        moved.stop()

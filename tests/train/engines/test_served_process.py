@@ -6,7 +6,9 @@ import importlib
 import importlib.util
 import json
 import socket
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -132,3 +134,29 @@ def test_a_server_that_never_gets_ready_is_told(monkeypatch):
 def test_the_worker_s_class_is_where_the_command_says():
     module, _, name = options_of(server_command("model-dir", ServerOptions()))["--worker-extension-cls"].rpartition(".")
     assert isinstance(getattr(importlib.import_module(module), name), type)
+
+
+HOLDER = """
+import importlib.util, sys, time
+import srpo_train.engines.served_process as module
+importlib.util.find_spec = lambda name: object()
+module.server_command = lambda model, options: [sys.executable, "-c", sys.argv[1], str(options.port)]
+server = module.ServerProcess("m", module.ServerOptions(port=0))
+server.wait_until_ready(60.0)
+print(server.url, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell a process that its parent has died")
+def test_a_server_does_not_outlive_a_holder_that_is_killed():
+    with subprocess.Popen([sys.executable, "-c", HOLDER, SERVER], stdout=subprocess.PIPE, text=True) as holder:
+        url = holder.stdout.readline().strip()
+        port = int(url.rpartition(":")[2])
+        socket.create_connection(("127.0.0.1", port)).close()
+        holder.kill()
+    end = time.monotonic() + 30.0
+    with pytest.raises(OSError, match=r"refused|reset"):
+        while time.monotonic() < end:
+            socket.create_connection(("127.0.0.1", port)).close()
+            time.sleep(0.05)

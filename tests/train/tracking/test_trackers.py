@@ -19,6 +19,7 @@ from srpo_envs.errors import MissingExtraError
 from srpo_envs.records import Episode
 from srpo_train.config import Recipe, parse_recipe
 from srpo_train.tracking import open_metrics
+from srpo_train.tracking.terminal import TerminalSink
 
 HOSTILE = "</td><script>alert(1)</script>\n\n# heading `a` \u202egnihton\x1b[31m"
 
@@ -26,6 +27,10 @@ HOSTILE = "</td><script>alert(1)</script>\n\n# heading `a` \u202egnihton\x1b[31m
 def recipe(**log: Any) -> Recipe:
     settings = {"tensorboard": False, "episodes_every": 2, "num_episodes": 2} | log
     return parse_recipe({"name": "x", "env": {"id": "e"}, "policies": {"p": {"model": "m"}}, "log": settings})
+
+
+def quiet() -> TerminalSink:
+    return TerminalSink(4, console=Console(file=io.StringIO()))
 
 
 def hostile_episode() -> Episode:
@@ -36,7 +41,7 @@ def hostile_episode() -> Episode:
 def train(
     settings: Recipe, run_dir: Path, steps: Sequence[int], resume_step: int | None = None, offset: float = 0.0
 ) -> None:
-    with open_metrics(settings, run_dir, resume_step, Console(file=io.StringIO())) as metrics:
+    with open_metrics(settings, run_dir, resume_step, watcher=quiet()) as metrics:
         for step in steps:
             metrics.log(step, {"train/loss": step + offset}, [make_episode(), hostile_episode()])
         metrics.warn("look here")
@@ -194,4 +199,4 @@ def test_a_tracker_that_is_not_installed_names_its_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=rf"pip install 'srpo\[{extra}\]'"):
-        open_metrics(recipe(**{key: True}), tmp_path, None, Console(file=io.StringIO()))
+        open_metrics(recipe(**{key: True}), tmp_path, watcher=quiet())
