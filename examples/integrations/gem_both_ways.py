@@ -5,11 +5,10 @@ import sys
 import srpo_envs
 
 try:
-    import gem
-
     from srpo_envs.integrations.gem import register_all
 except ImportError as error:
     sys.exit(str(error))
+import gem
 
 env = srpo_envs.make("srpo_envs.integrations.gem:gem/Play-v0", game="game:GuessTheNumber-v0-easy", num_players=3)
 active = env.reset(seed=5)

@@ -76,9 +76,7 @@ def make_play(game: str = "GuessTheNumber-v0", *, size: int = 512, seed: int = 0
     with own_random(seed):
         try:
             is_single = isinstance(_open(game, seed).state, textarena.SinglePlayerState)
-        except (
-            Exception
-        ) as error:  # games refuse a number of players, lack data or a key, or do not parse: in many ways
+        except Exception as error:  # too many players, no data, no key, not for this Python: in many ways
             raise ConfigError(f"TextArena's {game!r} cannot be opened for one player: {error!r}") from error
     if not is_single:
         raise ConfigError(f"TextArena's {game!r} is a game of several players; a team here has one reward")
