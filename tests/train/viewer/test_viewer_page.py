@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import find_chromium
 from report_world import RECIPE
 from viewer_world import append_metrics, hostile_episode, make_viewed_run, step_episodes, write_step
 
@@ -24,7 +24,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 from srpo_train.viewer.server import ViewerServer  # noqa: E402
 
 expect = api.expect
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = find_chromium()
 CHECKS = (Path(__file__).parents[2] / "page_checks.js").read_text()
 PATIENCE_MS = 60_000
 
