@@ -143,6 +143,17 @@ def test_curves_of_several_runs_are_overlaid(open_page: Open, keep: Callable[...
     see(page.locator("[data-metric='Time of a step']")).to_be_visible()
 
 
+def test_a_constant_is_drawn_though_its_running_mean_is_rounded(
+    open_page: Open, serve: Callable[[Path], str], tmp_path: Path
+) -> None:
+    run_dir = make_viewed_run(tmp_path / "run", num_steps=1)
+    for step in range(2, 60):
+        append_metrics(run_dir, step, train__grad_norm=0.1, train__entropy=9.0, train__loss=0.0)
+    page = open_page("#/curves?group=train", url=serve(run_dir))
+    for metric in ("Gradient norm", "Entropy", "train/loss"):
+        see(page.locator(f"[data-metric='{metric}'] canvas")).to_be_visible()
+
+
 def test_metrics_are_filtered_by_keyboard(open_page: Open) -> None:
     page = open_page("#/curves?runs=first")
     see(page.locator(".chart").first).to_be_visible()
