@@ -21,10 +21,15 @@ class Visit:
     """Errors, messages on the console, and requests for anything but the page's own place."""
 
 
+def find_chromium() -> str | None:
+    """The system's Chromium; None where there is none."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
 @contextlib.contextmanager
 def visiting(url: str, *, scheme: str = "light", width: int = 1280) -> Iterator[Visit]:
     """Open a page in the system's Chromium; the test is skipped where there is none."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = find_chromium()
     if chromium is None:
         pytest.skip("no Chromium is installed")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

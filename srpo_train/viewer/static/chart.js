@@ -175,7 +175,8 @@ export function swatch(line) {
 
 function span(low, high) {
   if (low === null || high === null) return [0, 1];
-  if (low === high) return low === 0 ? [-0.5, 0.5] : [low - Math.abs(low) * 0.2, high + Math.abs(high) * 0.2];
+  // What differs by rounding alone, as the running mean of a constant does, leaves no room for ticks.
+  if (high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high))) return low === 0 ? [-0.5, 0.5] : [low - Math.abs(low) * 0.2, high + Math.abs(high) * 0.2];
   const room = (high - low) * 0.06;
   return [low >= 0 && low < (high - low) * 0.35 ? 0 : low - room, high + room];
 }

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import find_chromium
 from report_world import RECIPE
 from viewer_world import append_metrics, hostile_episode, make_viewed_run, step_episodes, write_step
 
@@ -24,7 +24,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 from srpo_train.viewer.server import ViewerServer  # noqa: E402
 
 expect = api.expect
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = find_chromium()
 CHECKS = (Path(__file__).parents[2] / "page_checks.js").read_text()
 PATIENCE_MS = 60_000
 
@@ -141,6 +141,17 @@ def test_curves_of_several_runs_are_overlaid(open_page: Open, keep: Callable[...
     see(chart.locator(".readout .value")).to_have_count(1)
     page.get_by_role("button", name="Time", exact=True).first.click()
     see(page.locator("[data-metric='Time of a step']")).to_be_visible()
+
+
+def test_a_constant_is_drawn_though_its_running_mean_is_rounded(
+    open_page: Open, serve: Callable[[Path], str], tmp_path: Path
+) -> None:
+    run_dir = make_viewed_run(tmp_path / "run", num_steps=1)
+    for step in range(2, 60):
+        append_metrics(run_dir, step, train__grad_norm=0.1, train__entropy=9.0, train__loss=0.0)
+    page = open_page("#/curves?group=train", url=serve(run_dir))
+    for metric in ("Gradient norm", "Entropy", "train/loss"):
+        see(page.locator(f"[data-metric='{metric}'] canvas")).to_be_visible()
 
 
 def test_metrics_are_filtered_by_keyboard(open_page: Open) -> None:
