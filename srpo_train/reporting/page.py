@@ -7,6 +7,7 @@ The page needs nothing but itself: no script, no link to elsewhere, pictures as 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from srpo_envs.audit import episode_files
+from srpo_envs.errors import ConfigError
 from srpo_envs.records import Episode, read_episodes
 from srpo_train.alarms import Alarm, Alarms
 from srpo_train.config import Recipe, load_recipe
@@ -27,7 +29,8 @@ from srpo_train.reporting.run_report import describe_recipe, settings_of
 from srpo_train.reporting.tables import Block, Cell, Column, Row, Section, Table
 from srpo_train.run_dir import RECIPE_FILE, write_whole
 from srpo_train.showcase import choose_episodes
-from srpo_train.viewer.timeline import Timeline, build_timeline
+from srpo_train.viewer.credit import credits_of, experience_of
+from srpo_train.viewer.timeline import EventCredit, Timeline, build_timeline
 
 _LOOKED_AT = 2000  # newest episodes of a run among which those to show are chosen
 _MAX_TEXT = 8000  # characters of one text
@@ -187,7 +190,7 @@ def _parts(sources: _Sources, *, with_paper: bool, axis: Axis, num_episodes: int
         yield _recipes(runs)
     for name, source in sources.items():
         if num_episodes and episode_files(source.folder):
-            yield _episodes(name, source.folder, num_episodes, seed)
+            yield _episodes(name, source, num_episodes, seed)
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
@@ -267,14 +270,41 @@ def _words(text: str) -> Cell:
 # --- episodes -----------------------------------------------------------------------------------------------------
 
 
-def _episodes(name: str, folder: Path, number: int, seed: int) -> Episodes:
-    newest = itertools.islice(_stored(folder), _LOOKED_AT)
+def _episodes(name: str, source: _Source, number: int, seed: int) -> Episodes:
+    newest = itertools.islice(_stored(source.folder), _LOOKED_AT)
     shown = choose_episodes(newest, number, seed)
+    credits: dict[str, EventCredit] = {}
+    if source.is_run:
+        with contextlib.suppress(ConfigError):  # advantages that nobody can tell from the log are left out
+            credits = _credits(source, {one.episode.episode_id for one in shown})
     return Episodes(
         title=f"Episodes of {name}",
         note=f"Chosen among the newest {_LOOKED_AT:,} that are stored; the sample has seed {seed}.",
-        shown=tuple((one.reason, build_timeline(one.episode, max_text=_MAX_TEXT, max_tokens=0)) for one in shown),
+        shown=tuple(
+            (one.reason, build_timeline(one.episode, credits=credits, max_text=_MAX_TEXT, max_tokens=0))
+            for one in shown
+        ),
     )
+
+
+def _credits(source: _Source, wanted: set[str]) -> dict[str, EventCredit]:
+    """What the learner made of the events of some episodes, each compared with the others of its step.
+
+    Raises:
+        ConfigError: the log does not tell.
+    """
+    credits: dict[str, EventCredit] = {}
+    for file in reversed(episode_files(source.folder)):
+        if not wanted:
+            break
+        step = list(read_episodes(file))
+        here = [episode for episode in step if episode.episode_id in wanted]
+        if here:
+            experience = experience_of(step, source.recipe)
+            for episode in here:
+                credits |= credits_of(experience, episode, source.recipe)
+            wanted = wanted - {episode.episode_id for episode in here}
+    return credits
 
 
 def _stored(folder: Path) -> Iterator[Episode]:

@@ -9,13 +9,16 @@ import gymnasium
 import pettingzoo
 import pytest
 from doc_pages import ROOT, blocks, pages_with
+from factories import make_episode
 from report_world import make_run
 
 from srpo_envs import registry
+from srpo_envs.records import write_episodes
 
 NOT_RUN = {
     "docs/data.md": "downloads data sets",
     "docs/environments/code.md": "reads a file of HumanEval",
+    "docs/integrations-training.md": "trains in TRL and verl; tests/integrations does so on a CPU",
     "docs/integrations.md": "needs the libraries it is about; tests/integrations runs them",
     "docs/integrations-training.md": "names a model of the reader's; examples/integrations/train_with_trl.py is run",
     "docs/retrieval.md": "needs a running server",
@@ -50,6 +53,10 @@ def one_run(folder: Path) -> None:
     make_run(folder / "runs/tiny-arithmetic", evaluations={0: (0.2, 0.4)})
 
 
+def one_stored_run(folder: Path) -> None:
+    write_episodes(folder / "runs/tiny-arithmetic/events/step-000080.jsonl", [make_episode()])
+
+
 def own_workflow(folder: Path) -> None:
     (folder / "debate.py").write_text(blocks("docs/own-workflow.md", "python")[0])
 
@@ -57,6 +64,7 @@ def own_workflow(folder: Path) -> None:
 PREPARED: dict[str, Callable[[Path], None]] = {
     "docs/reports.md": three_runs,
     "docs/metrics.md": one_run,
+    "docs/viewer.md": one_stored_run,
     "docs/views.md": own_workflow,
 }
 """What a page finds in the working directory."""

@@ -114,6 +114,14 @@ def test_episodes_are_time_lines_of_those_that_say_most(tmp_path: Path) -> None:
     assert "Episodes of" not in text_of(run, num_episodes=0)
 
 
+def test_events_of_a_run_show_their_advantages_among_the_episodes_of_their_step(tmp_path: Path) -> None:
+    (run,) = runs(tmp_path, a="seed=0")
+    store(run, *(make_episode((1,), episode_id=f"ep{number}", reward=float(number < 2)) for number in range(4)))
+    text = text_of(run, num_episodes=4)
+    # returns 1, 1, 0, 0: mean 0.5, sample deviation sqrt(1/3) = 0.577, advantages 0.5 / 0.577 = 0.866 either way
+    assert sorted(re.findall(r"<span>advantage (.*?)</span>", text)) == ["+0.866"] * 2 + ["-0.866"] * 2
+
+
 def test_model_text_of_any_kind_stays_text(tmp_path: Path) -> None:
     (run,) = runs(tmp_path, a="seed=0")
     store(run, hostile_episode())

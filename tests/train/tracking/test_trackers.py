@@ -6,6 +6,7 @@ import io
 import json
 import struct
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,7 @@ def wandb_records(data: bytes) -> Iterator[bytes]:
 def test_wandb_offline_keeps_curves_and_tables_and_no_step_twice(wandb: Any, tmp_path: Path) -> None:
     settings = recipe(wandb=True, wandb_offline=True)
     train(settings, tmp_path, range(1, 5))
+    time.sleep(1.1)  # W&B names a folder by its run and second, and two starts in one would share it
     train(settings, tmp_path, range(3, 7), resume_step=2)
     lines = wandb_history(tmp_path)
     assert [(line["step"], line["train/loss"]) for line in lines] == [(step, float(step)) for step in range(1, 7)]
