@@ -20,7 +20,7 @@ from srpo_envs.errors import ConfigError
 from srpo_train.cluster.connecting import cluster_nodes, connected
 from srpo_train.cluster.placement import Group, fit, plan_groups
 from srpo_train.cluster.ranks import Job, run_rank
-from srpo_train.cluster.roster import Desk, News, Roster, Seat
+from srpo_train.cluster.roster import Desk, News, Roster
 from srpo_train.cluster.starting import await_all, started
 from srpo_train.cluster.watching import Watch
 from srpo_train.config import Recipe
@@ -87,22 +87,13 @@ def _call(method: Any) -> Callable[[], Any]:
 
 
 def _job(recipe: Recipe, resume: bool, desk: Desk, actors: Mapping[Group, dict[str, Any]]) -> Job:
-    import ray
-
-    by_policy = {policy_id: handles for group, handles in actors.items() for policy_id in group.policy_ids}
-    is_served = recipe.engine.kind == "served"
-    seats: list[Seat] = ray.get(desk.actor.seats.remote())
-    urls = {seat.name: seat.url for seat in seats}
     return Job(
         recipe=recipe,
         resume=resume,
         roster=desk.roster,
         folder=desk.folder,
         env_workers=next((handles for group, handles in actors.items() if group.kind == "environments"), {}),
-        copies={} if is_served else by_policy,
-        servers={name: {seat: urls[seat] for seat in handles} for name, handles in by_policy.items()}
-        if is_served
-        else {},
+        engines={policy_id: handles for group, handles in actors.items() for policy_id in group.policy_ids},
     )
 
 
