@@ -221,6 +221,24 @@ def event_minibatches(batch: EventBatch, num_minibatches: int, seed: int) -> Ite
             yield batch.select(part.tolist())
 
 
+def join_batches(batches: Sequence[EventBatch]) -> EventBatch:
+    """Put whole batches one after the other; all have the same columns."""
+    firsts = itertools.accumulate((batch.num_events for batch in batches), initial=0)
+    rows = [
+        replace(row, event_index=first + row.event_index)
+        for first, batch in zip(firsts, batches, strict=False)
+        for row in batch.rows
+    ]
+    names = ("advantage_E", "advantage_M", "value_E", "value_target_E")
+    columns = {name: [getattr(batch, name) for batch in batches] for name in names}
+    return EventBatch(
+        rows=rows,
+        cardinality_E=torch.cat([batch.cardinality_E for batch in batches]),
+        **{name: None if any(part is None for part in parts) else torch.cat(parts) for name, parts in columns.items()},
+        event_ids=[name for batch in batches for name in batch.event_ids or ()] or None,
+    )
+
+
 def micro_batches(rows: Sequence[MemberRow], max_tokens: int, packed: Collection[str] = ()) -> list[list[int]]:
     """Partition rows into forward passes of at most ``max_tokens`` tokens, padding included, longest rows first.
 

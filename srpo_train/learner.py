@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from srpo_train.batching import EventBatch, event_minibatches
+from srpo_train.batching import EventBatch, event_minibatches, join_batches
 from srpo_train.config import OptimConfig
 from srpo_train.diagnostics.gradients import measure_role_gradients
 from srpo_train.diagnostics.roles import describe_batch
@@ -113,26 +113,70 @@ class Learner:
         Raises:
             NonFiniteError: more optimiser steps in a row were not finite than the recipe allows.
         """
-        rates = {
-            policy_id: self._learning_rate(self._settings[policy_id].optim, step) for policy_id in self._optimizers
-        }
+        rates, num_skipped = self._rates(step), self._guard.num_skipped
+        minibatches, watched = self._minibatches(batch, seed)
+        metrics = self._batch_metrics(batch, watched, rates, step)
+        try:
+            if with_role_gradients:
+                metrics |= {f"train/{name}": value for name, value in self._role_gradients(minibatches[0]).items()}
+            reports = [self._minibatch(part, rates, on_policy=index == 0) for index, part in enumerate(minibatches)]
+        finally:
+            self._forget_gradients()  # as large as the weights in float32; a rollout has a use for that memory
+        return metrics | self._update_metrics(reports, num_skipped)
+
+    def update_in_parts(
+        self, parts: Iterable[EventBatch], *, step: int, with_role_gradients: bool = False
+    ) -> dict[str, float]:
+        """Train on mini-batches as they come, and return ``train/...`` metrics; none without a mini-batch.
+
+        The old log-probabilities of each are those of the policy as the one before has left it, for when the first is
+        trained on the last may not have been sampled. A ``correction`` weighs for what the policy has moved since.
+
+        Args:
+            parts: Mini-batches with advantages; waited for with no gradient in memory.
+            step: Training step, from 0, for the learning rate.
+            with_role_gradients: Also measure, on the first mini-batch, which role the gradient comes from.
+
+        Raises:
+            NonFiniteError: more optimiser steps in a row were not finite than the recipe allows.
+        """
+        rates, num_skipped = self._rates(step), self._guard.num_skipped
+        metrics: dict[str, float] = {}
+        sampled: list[EventBatch] = []
+        scored: list[EventBatch] = []
+        reports: list[dict[str, float]] = []
+        for part in parts:
+            sampled.append(part)
+            scored.append(self._with_trainer_logprobs(part))
+            try:
+                if with_role_gradients and not reports:
+                    metrics |= {f"train/{name}": value for name, value in self._role_gradients(scored[0]).items()}
+                reports.append(self._minibatch(scored[-1], rates, on_policy=True))
+            finally:
+                self._forget_gradients()
+        if not scored:
+            return {}
+        metrics |= self._batch_metrics(join_batches(sampled), scored, rates, step)
+        return metrics | self._update_metrics(reports, num_skipped)
+
+    def _rates(self, step: int) -> dict[str, float]:
+        return {policy_id: self._learning_rate(self._settings[policy_id].optim, step) for policy_id in self._optimizers}
+
+    def _batch_metrics(
+        self, batch: EventBatch, watched: Sequence[EventBatch], rates: Mapping[str, float], step: int
+    ) -> dict[str, float]:
+        """What can be said of a batch without an update: rates, tokens, and how far engine and trainer are apart."""
         metrics = {"train/lr": self._learning_rate(self._config, step)} | _token_metrics(batch)
         metrics |= {f"train/{name}": value for name, value in describe_batch(batch).items()}
         if len(set(rates.values())) > 1:
             metrics |= {f"train/lr/{policy_id}": rate for policy_id, rate in rates.items()}
-        minibatches, watched = self._minibatches(batch, seed)
         mismatch = engine_mismatch(self._objective, [self._tensors(part) for part in watched])
-        metrics |= {f"train/{name}": value for name, value in mismatch.items()}
-        num_skipped = self._guard.num_skipped
-        try:
-            if with_role_gradients:
-                metrics |= {f"train/{name}": value for name, value in self._role_gradients(minibatches[0]).items()}
-            reports = [self._minibatch(part, rates, is_first=index == 0) for index, part in enumerate(minibatches)]
-        finally:
-            self._forget_gradients()  # as large as the weights in float32; a rollout has a use for that memory
-        metrics["train/num_nonfinite_steps"] = float(self._guard.num_skipped - num_skipped)
-        metrics["train/num_updates"] = len(reports) - metrics["train/num_nonfinite_steps"]
-        return metrics | _merge(reports, self._config.num_epochs)
+        return metrics | {f"train/{name}": value for name, value in mismatch.items()}
+
+    def _update_metrics(self, reports: Sequence[Mapping[str, float]], num_skipped: int) -> dict[str, float]:
+        num_nonfinite = float(self._guard.num_skipped - num_skipped)
+        counts = {"train/num_nonfinite_steps": num_nonfinite, "train/num_updates": len(reports) - num_nonfinite}
+        return counts | _merge(reports, self._config.num_epochs)
 
     def lower_rates(self, factor: float) -> None:
         """Multiply every learning rate from now on."""
@@ -216,16 +260,21 @@ class Learner:
             first, coefficients, self._scorers, self._optimizers, max_tokens=self._config.micro_batch_tokens
         )
 
-    def _minibatch(self, batch: EventBatch, rates: Mapping[str, float], *, is_first: bool) -> dict[str, float]:
-        """One optimiser step of every policy that has rows in the mini-batch."""
+    def _minibatch(self, batch: EventBatch, rates: Mapping[str, float], *, on_policy: bool) -> dict[str, float]:
+        """One optimiser step of every policy that has rows in the mini-batch.
+
+        Args:
+            batch: The mini-batch.
+            rates: Learning rate of each policy.
+            on_policy: The old log-probabilities are those of the policy as it is now, so that every ratio is 1.
+        """
         self._forget_gradients()
         gradient = accumulate_set_gradient(
             self._objective,
             batch,
             self._scorers,
             max_tokens=self._config.micro_batch_tokens,
-            # Until the first optimiser step of a batch the policy is the behavior policy: every ratio is exactly 1.
-            on_policy=is_first,
+            on_policy=on_policy,
             frozen=self._scorers.keys() - self._optimizers.keys(),
             clips=self._clips,
             **self._work(batch)._asdict(),

@@ -3,7 +3,8 @@
 Everything random in a step is derived from the recipe's seed and the step's number, so the whole state of a run is its
 weights, its optimisers and a step count. A run killed at any instant and resumed therefore repeats the steps after its
 last checkpoint and arrives at the same numbers as one that was never interrupted, as long as episodes are collected in
-rounds: asynchronous batches depend on timing, and floating-point numbers on batches.
+rounds: asynchronous batches depend on timing, and floating-point numbers on batches. Where sampling runs ahead of the
+update (`srpo_train.overlap`), what was sampled belongs to the state too, and is in the checkpoint.
 
 Several processes run the same loop side by side (`srpo_train.distributed`): each collects some of the groups, all get
 all episodes and build the same batch, and each computes the rows of its events. What is measured or decided on the main
@@ -15,15 +16,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 from srpo_envs.records import Episode, write_episodes
 from srpo_train.alarms import Alarm, Alarms
+from srpo_train.batching import EventBatch
 from srpo_train.checkpoint import Checkpoint, CheckpointStore
-from srpo_train.collect import derive_seed
+from srpo_train.collect import Rollout, derive_seed, join_rollouts
 from srpo_train.config import Recipe
 from srpo_train.diagnostics.tokens import RoleStyles
 from srpo_train.distributed.ranks import Ranks, join_ranks
@@ -33,17 +35,18 @@ from srpo_train.experience import Experience, build_experience
 from srpo_train.learner import Learner, PolicySettings
 from srpo_train.metrics import MutedMetrics, Values, read_metrics
 from srpo_train.objective import Clip
+from srpo_train.overlap.making import make_source
 from srpo_train.places import Here, Places, env_factory
 from srpo_train.policies.critic import Critic
 from srpo_train.policies.shared_base import Bases
 from srpo_train.policies.team import Team
 from srpo_train.reporting.run_report import write_report
 from srpo_train.run_dir import claimed_run_dir
-from srpo_train.run_state import CRITIC_FOLDER, RunState
+from srpo_train.run_state import AHEAD_FOLDER, CRITIC_FOLDER, RunState
 from srpo_train.samplers import Samplers
-from srpo_train.step_metrics import clock_metrics, collection_metrics
+from srpo_train.step_metrics import StepClock, collection_metrics, policy_lags
 from srpo_train.summary import summarize_rollout
-from srpo_train.task_order import TaskOrder, step_jobs
+from srpo_train.task_order import TaskOrder
 from srpo_train.throughput.accounting import Devices, sampling_flops, throughput_metrics
 from srpo_train.throughput.recorder import RECORDER
 from srpo_train.throughput.tracing import StepTracer
@@ -101,7 +104,6 @@ class Trainer:
         env = env_factory(recipe.env)()
         if recipe.eval.every:  # what is wrong with it is said now, not at the first evaluation
             require_tasks(env_factory(recipe.eval_env)(), recipe.eval.num_tasks)
-        self._order = TaskOrder(env.tasks.num_tasks, recipe.seed)
         roles = recipe.role_map(env.roles)
         self._objective = recipe.build_objective()
         bases = Bases()
@@ -123,7 +125,14 @@ class Trainer:
         )
         if checkpoint:
             self._state.restore(checkpoint)
-        self._samplers = Samplers(recipe, self._team, shards, ranks, places)
+        self._samplers = Samplers(recipe, self._team, shards, ranks, places, checkpoint.path if checkpoint else None)
+        self._source = make_source(
+            recipe,
+            self._samplers,
+            TaskOrder(env.tasks.num_tasks, recipe.seed),
+            step=self._step,
+            stored=checkpoint.path / AHEAD_FOLDER if checkpoint else None,
+        )
         self._metrics = (
             open_metrics(
                 recipe, run_dir, resume_step=self._step if checkpoint else None, watcher=places.watcher(self._step)
@@ -148,7 +157,8 @@ class Trainer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close engines and logs."""
+        """End what goes on beside the loop, and close engines and logs."""
+        self._source.close()
         self._samplers.close()
         self._metrics.close()
 
@@ -198,7 +208,7 @@ class Trainer:
         if good is None:
             self._metrics.warn(f"{alarm.name}: no checkpoint at or before the best evaluation (step {best}) to go to")
             return
-        self._samplers.publish()
+        self._source.restart()
         self._metrics.warn(f"{alarm.name}: weights and optimisers are those of step {good.step} again")
 
     @property
@@ -211,66 +221,87 @@ class Trainer:
 
     def _train_step(self) -> tuple[dict[str, float], Sequence[Episode]]:
         """One iteration of algorithm 1, its metrics and episodes; afterwards `self._step` counts it."""
-        recipe, step, begun, before = self.recipe, self._step, time.monotonic(), RECORDER.take_work()
-        jobs = step_jobs(
-            self._order,
-            step=step + 1,
-            prompts_per_step=recipe.rollout.prompts_per_step,
-            group_size=recipe.rollout.group_size + recipe.rollout.oversample,
-            seed=recipe.seed,
-        )
-        rollout = self._samplers.collect(jobs)
-        self._samplers.release_memory()
-        update_begun = time.monotonic()
-        values = self._critic.values if self._critic else None
-        experience = build_experience(rollout.episodes, self._objective, recipe.optim.max_row_tokens, values)
-        update = self._update(experience, step)
-        now = time.monotonic()
-        self._step = step + 1
+        clock, before = StepClock(self._source), RECORDER.take_work()
+        rollouts: list[Rollout] = []
+        experiences: list[Experience] = []
+        update = self._update(self._experience(clock, rollouts, experiences), self._step)
+        rollout = join_rollouts(rollouts)
+        lags = policy_lags(rollout.episodes, self._team.trained) if self.recipe.rollout.max_lag else {}
+        if update:
+            for policy in self._team.trained:
+                policy.version += 1
+            update["train/policy_version"] = float(max(policy.version for policy in self._team.trained))
+        self._source.step_done(is_updated=bool(update))
+        clock.stop()
+        self._step += 1
         self._num_tokens += sum(episode.num_tokens for episode in rollout.episodes)
         self._save_events(rollout.episodes)
         metrics = {
             **summarize_rollout(rollout.episodes),
             **self._styles.measure(rollout.episodes),
-            **collection_metrics(rollout, experience),
+            **collection_metrics(rollout, experiences),
+            **self._source.metrics(),
             **update,
-            **clock_metrics(rollout, update, step_s=now - begun, update_s=now - update_begun),
+            **lags,
+            **clock.metrics(rollout, update),
             **throughput_metrics(
                 self._ranks.gather(RECORDER.take_work()),
                 rollout,
                 self._devices,
                 before=before,
                 generate_flops=sampling_flops(self._team.policies, rollout.episodes),
-                step_s=now - begun,
+                step_s=clock.step_s,
             ),
         }
         return metrics, rollout.episodes
 
-    def _update(self, experience: Experience, step: int) -> dict[str, float]:
-        if not experience.batch.num_events:
+    def _experience(
+        self, clock: StepClock, rollouts: list[Rollout], experiences: list[Experience]
+    ) -> Iterator[Experience]:
+        """Yield the parts of the step as the source has them, and keep what they are made of."""
+        values = self._critic.values if self._critic else None
+        for rollout in clock.waiting(self._source.take()):
+            rollouts.append(rollout)
+            if not self.recipe.rollout.max_lag:
+                self._samplers.release_memory()
+            experiences.append(
+                build_experience(rollout.episodes, self._objective, self.recipe.optim.max_row_tokens, values)
+            )
+            yield experiences[-1]
+
+    def _update(self, parts: Iterator[Experience], step: int) -> dict[str, float]:
+        """Train on a step's experience; nothing is reported when there was no event to train on."""
+        every = self.recipe.log.role_gradients_every
+        with_role_gradients = bool(every) and step % every == 0
+        batches = (part.batch for part in parts if part.batch.num_events)
+        if self.recipe.rollout.early_start:
+            metrics = self._learner.update_in_parts(batches, step=step, with_role_gradients=with_role_gradients)
+        else:
+            metrics = self._update_at_once(next(batches, None), step, with_role_gradients=with_role_gradients)
+        if not metrics:
             logger.warning("step %d: no event to train on; the weights stay as they are", step + 1)
+        return metrics
+
+    def _update_at_once(self, batch: EventBatch | None, step: int, *, with_role_gradients: bool) -> dict[str, float]:
+        if batch is None:
             return {}
         seed = derive_seed(self.recipe.seed, "deal", step)
-        every = self.recipe.log.role_gradients_every
-        metrics = self._learner.update(
-            experience.batch, step=step, seed=seed, with_role_gradients=bool(every) and step % every == 0
-        )
+        metrics = self._learner.update(batch, step=step, seed=seed, with_role_gradients=with_role_gradients)
         if self._critic:
-            metrics |= self._critic.update(experience.batch, step=step, seed=seed)
-        for policy in self._team.trained:
-            policy.version += 1
-        metrics |= self._samplers.publish()
-        return metrics | {"train/policy_version": float(max(policy.version for policy in self._team.trained))}
+            metrics |= self._critic.update(batch, step=step, seed=seed)
+        return metrics
 
     def _evaluate(self) -> dict[str, float]:
         begun = time.monotonic()
-        return self._samplers.evaluate() | {"time/eval_s": time.monotonic() - begun}
+        with self._source.at_newest():
+            measured = self._samplers.evaluate()
+        return measured | {"time/eval_s": time.monotonic() - begun}
 
     # --- files ----------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
         keeps_best = self.recipe.train.keep_best or self.recipe.alarms.needs_good_checkpoint
-        self._state.save(self._step, self._alarms.best_step if keeps_best else None)
+        self._state.save(self._step, self._alarms.best_step if keeps_best else None, self._source.save)
 
     def _load_critic(self, checkpoint: Checkpoint | None) -> ValueLearner:
         settings = self.recipe.critic_settings

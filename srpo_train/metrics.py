@@ -76,6 +76,16 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "rollout/num_surplus_episodes", "episodes", "Episodes given up because their over-sampled group was complete."
     ),
+    Metric(
+        "rollout/num_stale_groups",
+        "groups",
+        "Groups sampled ahead that were given up because the weights went another way; only with `rollout.max_lag`.",
+    ),
+    Metric(
+        "rollout/num_recollected_episodes",
+        "episodes",
+        "Episodes begun again because they were under way when the checkpoint was made that the run goes on from.",
+    ),
     Metric("rollout/num_stragglers", "steps", "Environment steps that missed their round and joined a later one."),
     Metric("rollout/num_events", "events", "Environment transitions."),
     Metric("rollout/num_tokens", "tokens", "C_tok of eq. 8: sampled tokens."),
@@ -155,7 +165,8 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "train/engine_gap",
         "nats/token",
-        "Mean |trainer's - engine's log-prob| of the sampled tokens, before the update.",
+        "Mean |trainer's - engine's log-prob| of the sampled tokens, before the update; with `rollout.max_lag` also by "
+        "what the policy has moved since.",
     ),
     Metric("train/engine_gap_max", "nats", "Largest such difference of a token."),
     Metric(
@@ -211,7 +222,18 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric("train/num_updates", "updates", "Optimiser steps taken."),
     Metric("train/num_nonfinite_steps", "updates", "Optimiser steps skipped because loss or gradient is not finite."),
-    Metric("train/policy_version", "-", "Weights published so far; samples of the next step carry it."),
+    Metric(
+        "train/policy_version",
+        "-",
+        "Weights published so far; samples of the next step carry it, or with `rollout.max_lag` an earlier one.",
+    ),
+    Metric(
+        "train/policy_lag",
+        "updates",
+        "Updates between the weights that sampled and those that were trained; mean over responses; only with "
+        "`rollout.max_lag`.",
+    ),
+    Metric("train/policy_lag_max", "updates", "The largest of them."),
     # the critic of `ppo`
     Metric("train/value_loss", "reward^2", "Clipped squared error of the critic, halved; mean over its updates."),
     Metric("train/value_mean", "reward", "The critic's mean value of the states, before its updates."),
@@ -265,6 +287,7 @@ TABLE: tuple[Metric, ...] = (
     # clocks
     Metric("time/generate_s", "s", "Generating the step's responses."),
     Metric("time/env_s", "s", "Waiting for environments with nothing to generate."),
+    Metric("time/wait_s", "s", "Waiting for rollouts; without `rollout.max_lag` all of their time."),
     Metric("time/update_s", "s", "Log-probabilities, backward passes and optimiser steps."),
     Metric("time/score_s", "s", "Of the update: forward passes that only score, those of a critic or reference too."),
     Metric("time/backward_s", "s", "Of the update: forward and backward passes."),
@@ -289,6 +312,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("cluster/num_engine_restarts", "starts", "Copies of policies or vLLM servers started again."),
     Metric("cluster/num_env_worker_restarts", "starts", "Environment workers started again."),
     Metric("cluster/num_rebuilt_episodes", "episodes", "Episodes that went on elsewhere after their worker died."),
+    Metric("perf/overlap_share", "share", "Part of the step in which rollouts went on during its update."),
     Metric("perf/tokens_per_s", "tokens/s", "Sampled tokens per second of generation."),
     Metric("perf/train_tokens_per_s", "tokens/s", "Trained tokens per second of update."),
     Metric(

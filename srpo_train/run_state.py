@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from srpo_train.policies.team import Team
 from srpo_train.throughput.recorder import RECORDER
 from srpo_train.value_learner import ValueLearner
 
+AHEAD_FOLDER = "_ahead"
 CRITIC_FOLDER = "_critic"  # no policy can be called so: ids begin with a letter or a digit
 _SHARDS_FOLDER = "_shards"
 
@@ -48,12 +51,13 @@ class RunState:
         self._ranks = ranks
 
     @RECORDER.phase("checkpoint")
-    def save(self, step: int, best: int | None) -> None:
+    def save(self, step: int, best: int | None, write_ahead: Callable[[Path], None]) -> None:
         """Add a checkpoint.
 
         Args:
             step: Training steps taken.
             best: A step whose weights must be kept as well.
+            write_ahead: Writes what was sampled ahead into a folder, which it makes if there is something.
         """
         state: dict[str, Any] = {
             "step": step,
@@ -64,9 +68,9 @@ class RunState:
         if self._critic:
             state["critic"] = self._critic.state_dict()
         if self._ranks.is_main:
-            self._store.save(step, self._write, state, best=best)
+            self._store.save(step, functools.partial(self._write, write_ahead), state, best=best)
         else:
-            self._write(None)
+            self._write(write_ahead, None)
         self._ranks.from_main(lambda: None)  # a rank that ends now must not take the main one with it
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -109,7 +113,7 @@ class RunState:
         self._learner.load_shards(good.path / _SHARDS_FOLDER)
         return good
 
-    def _write(self, begun: Path | None) -> None:
+    def _write(self, write_ahead: Callable[[Path], None], begun: Path | None) -> None:
         """Write what a checkpoint holds beside the state; the main rank says where, the others add their parts."""
         folder = self._ranks.from_main(lambda: begun)
         assert folder is not None
@@ -119,3 +123,5 @@ class RunState:
         self._learner.save_shards(folder / _SHARDS_FOLDER)
         if self._critic and self._ranks.is_main:
             self._critic.critic.save(folder / CRITIC_FOLDER)
+        if self._ranks.is_main:
+            write_ahead(folder / AHEAD_FOLDER)

@@ -41,13 +41,23 @@ def step_jobs(order: TaskOrder, *, step: int, prompts_per_step: int, group_size:
     Steps count from 1, as everywhere a person sees them. A group shares task and environment seed; its members differ
     by their episode id, which decides their sampling.
     """
-    jobs = []
-    for prompt in range(prompts_per_step):
-        group_id = f"step{step}/p{prompt}"
-        task_index = order.task_at((step - 1) * prompts_per_step + prompt)
-        env_seed = derive_seed(seed, "env", group_id)
-        jobs += [
-            EpisodeJob(episode_id=f"{group_id}/g{member}", group_id=group_id, task_index=task_index, env_seed=env_seed)
-            for member in range(group_size)
-        ]
-    return jobs
+    first = (step - 1) * prompts_per_step
+    positions = range(first, first + prompts_per_step)
+    sizes = {"prompts_per_step": prompts_per_step, "group_size": group_size, "seed": seed}
+    return [job for position in positions for job in group_jobs(order, position=position, **sizes)]
+
+
+def group_jobs(
+    order: TaskOrder, *, position: int, prompts_per_step: int, group_size: int, seed: int
+) -> list[EpisodeJob]:
+    """Return the episodes of the group at a position counted from the beginning of training.
+
+    It is called after the step that it belongs to where no group is skipped or begun ahead.
+    """
+    step, prompt = divmod(position, prompts_per_step)
+    group_id = f"step{step + 1}/p{prompt}"
+    task_index, env_seed = order.task_at(position), derive_seed(seed, "env", group_id)
+    return [
+        EpisodeJob(episode_id=f"{group_id}/g{member}", group_id=group_id, task_index=task_index, env_seed=env_seed)
+        for member in range(group_size)
+    ]

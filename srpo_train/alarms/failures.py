@@ -68,7 +68,7 @@ def _engine_mismatch(values: Values) -> Iterator[Trouble]:
             f"the engine may sample from stale or damaged weights",
         )
     share = values.get("train/engine_clip_share", 0.0)
-    if share > ENGINE_CLIP_BOUND:
+    if share > ENGINE_CLIP_BOUND and not values.get("train/policy_lag"):  # else what the policy has moved since
         yield Trouble(
             "engine_clip",
             f"before the update, the ratio of trainer to engine alone lies outside the clip for {share:.1%} of the "

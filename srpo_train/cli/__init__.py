@@ -24,6 +24,7 @@ from srpo_train.cli.presets import presets
 from srpo_train.cli.replay import replay
 from srpo_train.cli.report import report
 from srpo_train.cli.serve_policy import serve_policy
+from srpo_train.cli.simulate import simulate
 from srpo_train.cli.study import study
 from srpo_train.cli.sweep import sweep
 from srpo_train.cli.trace import trace
@@ -159,6 +160,14 @@ app.command(
         "srpo serve-policy my-model --max-model-len 16384 -- --tensor-parallel-size 2",
     ),
 )(guarded(serve_policy))
+app.command(
+    "simulate",
+    epilog=_examples(
+        "srpo simulate --gpus 8,64,512 --prompts-per-gpu 2",
+        "srpo simulate --set gpus=256 --set episodes.sigma_tokens=1.5 --mode 'in turn' --mode 'lag 2'",
+        "srpo simulate --run runs/tiny-arithmetic --gpus 8 --out figures",
+    ),
+)(guarded(simulate))
 app.command("make-tiny-policy", epilog=_examples("srpo make-tiny-policy my-policy --seed 1"))(guarded(make_tiny_policy))
 add_plugins(app)
 

@@ -12,7 +12,17 @@ Nothing here knows any particular environment.
 """
 
 from srpo_train.collect.collector import Collector, Collects, Mode
-from srpo_train.collect.jobs import EpisodeJob, FailedEpisode, OnEnd, Rollout
+from srpo_train.collect.jobs import EpisodeJob, FailedEpisode, OnEnd, Rollout, join_rollouts
 from srpo_train.collect.requests import derive_seed
 
-__all__ = ["Collector", "Collects", "EpisodeJob", "FailedEpisode", "Mode", "OnEnd", "Rollout", "derive_seed"]
+__all__ = [
+    "Collector",
+    "Collects",
+    "EpisodeJob",
+    "FailedEpisode",
+    "Mode",
+    "OnEnd",
+    "Rollout",
+    "derive_seed",
+    "join_rollouts",
+]

@@ -74,29 +74,46 @@ class Asynchronous:
         self._unsettled: set[str] = set()
         self._next_look = 0.0
 
-    def run(self, on_progress: Callable[[int], None]) -> None:
+    def run(self, on_progress: Callable[[], None]) -> None:
         """Bring every episode to its end; leave the engines at rest, whatever happens.
 
         Args:
-            on_progress: Called with the number of ended episodes whenever it has grown.
+            on_progress: Called after every turn.
 
         Raises:
             EngineError: an engine failed as a whole.
         """
-        num_done = -1
         try:
             while self._collection.is_running:
-                self._collection.start_waiting()
-                self._take_moves()
-                self._give_up_surplus()
-                self._ask()
-                self._poll()
-                self._enforce_deadlines()
-                if self._collection.num_done > num_done:
-                    num_done = self._collection.num_done
-                    on_progress(num_done)
+                self.turn()
+                on_progress()
         finally:
-            self._settle()
+            self.settle()
+
+    def turn(self, *, may_ask: bool = True) -> None:
+        """Go round once.
+
+        Args:
+            may_ask: Whether new events are asked for; without it the engines come to rest by and by.
+
+        Raises:
+            EngineError: an engine failed as a whole.
+        """
+        self._collection.start_waiting()
+        self._take_moves()
+        self._give_up_surplus()
+        if may_ask:
+            self._ask()
+        self._poll()
+        self._enforce_deadlines()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no engine has work, and nothing of what was withdrawn can still come."""
+        if self._busy:
+            return False
+        self._await_withdrawn()
+        return True
 
     @property
     def _busy(self) -> list[str]:
@@ -180,12 +197,17 @@ class Asynchronous:
             self._unsettled.add(policy_id)
             self._engines[policy_id].cancel(names)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Leave no engine at work: a later collection uses the same request ids, and the weights may change now."""
         for policy_id, under_way in self._open.items():
             with _logged():
                 self._cancel(policy_id, list(under_way))
-        for policy_id in self._unsettled:
+        self._await_withdrawn()
+
+    def _await_withdrawn(self) -> None:
+        """Wait until nothing can come any more of requests that were cancelled."""
+        unsettled, self._unsettled = self._unsettled, set()
+        for policy_id in unsettled:
             with _logged():
                 self._engines[policy_id].poll(0.0)
 

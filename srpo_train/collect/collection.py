@@ -6,6 +6,7 @@ them, and call `commit` once a slot has all its answers.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
@@ -21,15 +22,15 @@ from srpo_envs.errors import (
     MemberMismatchError,
     MissingExtraError,
     MissingPackageError,
-    NoEpisodeError,
     SearchIndexError,
     SurroundingsError,
     UnknownIdError,
 )
-from srpo_envs.records import ActiveSet, Episode
+from srpo_envs.records import ActiveSet
 from srpo_train.collect.environments import EnvPool, Move, World, reset_move
-from srpo_train.collect.jobs import EpisodeJob, FailedEpisode, OnEnd, Rollout
+from srpo_train.collect.jobs import EpisodeJob, FailedEpisode
 from srpo_train.collect.requests import Requester, request_id
+from srpo_train.collect.tally import Ends
 from srpo_train.engines.base import Generation
 
 logger = logging.getLogger(__name__)
@@ -80,56 +81,52 @@ class Slot:
 
 
 class Collection:
-    """Bookkeeping of one call to `Collector.collect`.
+    """Episodes under way; more may join at any time, and each is told of once, when it ends.
 
     Args:
-        jobs: Episodes to collect, with distinct ids.
         envs: Where environments come from and move.
         requester: Turns generations into outputs.
+        ends: Told of each episode as it ends, in whatever way.
         max_concurrent: Episodes that may run at once.
         step_timeout_s: How long one environment step may take before its episode is dropped.
         keep_per_group: Episodes after which a group is complete, and the rest of it given up; None keeps all.
-        on_end: Called with each episode as it finishes or is dropped.
-
-    Raises:
-        ValueError: two jobs share an id.
     """
 
     def __init__(
         self,
-        jobs: Sequence[EpisodeJob],
         envs: EnvPool,
         requester: Requester,
+        ends: Ends,
         *,
         max_concurrent: int,
         step_timeout_s: float,
         keep_per_group: int | None = None,
-        on_end: OnEnd | None = None,
     ) -> None:
-        if len({job.episode_id for job in jobs}) != len(jobs):
-            raise ValueError("jobs: two jobs share an episode_id; ids must be unique within a collection")
-        self._jobs = jobs
         self._envs = envs
         self._requester = requester
+        self._ends = ends
         self._max_concurrent = max_concurrent
         self._step_timeout_s = step_timeout_s
         self._keep_per_group = keep_per_group
-        self._on_end = on_end
-        self._waiting = deque(enumerate(jobs))
+        self._orders = itertools.count()
+        self._waiting: deque[tuple[int, EpisodeJob]] = deque()
         self._running: dict[int, Slot] = {}
         self._moving: dict[int, Slot] = {}
         self._ready: dict[int, Slot] = {}
-        self._finished: dict[str, Episode] = {}
-        self._failed: dict[str, FailedEpisode] = {}
+        self._num_open: Counter[str] = Counter()  # of each group: jobs that have not ended
         self._num_kept: Counter[str] = Counter()
         self._newly_complete: set[str] = set()
-        self._num_surplus = 0
         self.num_stragglers = 0
         """Moves that missed their round."""
         self.generate_s = 0.0
         """Seconds in engines, counted by whoever generates."""
         self.env_s = 0.0
         """Seconds of waiting for environments, counted likewise."""
+
+    def add(self, jobs: Sequence[EpisodeJob]) -> None:
+        """Add episodes, whole groups of them; they begin at the next `start_waiting`."""
+        self._waiting.extend(zip(self._orders, jobs, strict=False))
+        self._num_open.update(job.group_id for job in jobs)
 
     # --- the state of things --------------------------------------------------------------------------------------
 
@@ -158,11 +155,6 @@ class Collection:
         """Whether an episode has a new pending set."""
         return bool(self._ready)
 
-    @property
-    def num_done(self) -> int:
-        """Episodes that have ended, in whatever way."""
-        return len(self._jobs) - len(self._waiting) - len(self._running)
-
     # --- moves ----------------------------------------------------------------------------------------------------
 
     def start_waiting(self) -> None:
@@ -170,7 +162,8 @@ class Collection:
         while self._waiting and len(self._running) < self._max_concurrent:
             order, job = self._waiting.popleft()
             if self._is_complete(job.group_id):
-                self._num_surplus += 1
+                self._ends.given_up(job)
+                self._close(job.group_id)
                 continue
             slot = Slot(order, job, self._envs.take())
             self._running[order] = slot
@@ -249,8 +242,8 @@ class Collection:
             self._finish(slot)
 
     def _take_error(self, slot: Slot, error: BaseException) -> None:
+        del self._running[slot.order]  # what state its environment is in is not known, so nobody uses it again
         if not isinstance(error, Exception) or isinstance(error, _MISUSE):
-            del self._running[slot.order]
             raise error
         # The reason says all about failed surroundings; anything else may be a fault of the environment's own code.
         trace = None if isinstance(error, (SurroundingsError, BudgetOverrunError)) else error
@@ -260,14 +253,13 @@ class Collection:
             trace=trace,
             is_unanswerable=isinstance(error, BudgetOverrunError),
         )
-        del self._running[slot.order]  # what state its environment is in is not known, so nobody uses it again
 
     # --- ends -----------------------------------------------------------------------------------------------------
 
     def fail(self, slot: Slot, reason: str, *, is_unanswerable: bool = False, is_expired: bool = False) -> None:
-        """Drop an episode and count it."""
-        self._record_failure(slot, reason, is_unanswerable=is_unanswerable, is_expired=is_expired)
+        """Drop an episode and tell of it."""
         self._release(slot)
+        self._record_failure(slot, reason, is_unanswerable=is_unanswerable, is_expired=is_expired)
 
     def take_surplus(self) -> list[Slot]:
         """Return, once, the running episodes whose group has become complete without them."""
@@ -278,42 +270,31 @@ class Collection:
 
     def give_up_surplus(self, slot: Slot) -> None:
         """End an episode whose group is complete without it."""
-        self._num_surplus += 1
         self._release(slot)
+        self._ends.given_up(slot.job)
+        self._close(slot.job.group_id)
 
     def abandon(self) -> None:
         """End every running episode without a word, because the collection ends with an exception."""
         for slot in self.running:
             self._release(slot)
 
-    def conclude(self) -> Rollout:
-        """Return what the collection brought.
-
-        Raises:
-            NoEpisodeError: not one episode came through; carries the first reason.
-        """
-        if self._jobs and not self._finished:
-            first = self._failed[self._jobs[0].episode_id]
-            raise NoEpisodeError(f"all {len(self._jobs)} episodes failed; the first: {first.reason}")
-        ids = [job.episode_id for job in self._jobs]
-        return Rollout(
-            episodes=tuple(self._finished[name] for name in ids if name in self._finished),
-            failed=tuple(self._failed[name] for name in ids if name in self._failed),
-            num_stragglers=self.num_stragglers,
-            num_surplus=self._num_surplus,
-            generate_s=self.generate_s,
-            env_s=self.env_s,
-        )
-
     def _finish(self, slot: Slot) -> None:
-        group_id = slot.job.group_id
-        self._finished[slot.job.episode_id] = episode = slot.env.episode
+        group_id, episode = slot.job.group_id, slot.env.episode
         self._release(slot)
-        if self._on_end:
-            self._on_end(episode)
+        self._ends.finished(slot.job, episode)
         self._num_kept[group_id] += 1
         if self._is_complete(group_id):
             self._newly_complete.add(group_id)
+        self._close(group_id)
+
+    def _close(self, group_id: str) -> None:
+        """Take note that an episode of a group has ended; of a group without any left, forget everything."""
+        self._num_open[group_id] -= 1
+        if not self._num_open[group_id]:
+            del self._num_open[group_id]
+            self._num_kept.pop(group_id, None)
+            self._newly_complete.discard(group_id)
 
     def _is_complete(self, group_id: str) -> bool:
         return self._keep_per_group is not None and self._num_kept[group_id] >= self._keep_per_group
@@ -328,15 +309,15 @@ class Collection:
         is_expired: bool = False,
     ) -> None:
         logger.warning("episode %s dropped: %s", slot.job.episode_id, reason, exc_info=trace)
-        self._failed[slot.job.episode_id] = failed = FailedEpisode(
+        failed = FailedEpisode(
             job=slot.job,
             reason=reason,
             num_events=0 if slot.pending is None else int(slot.pending.event_id.rpartition("/e")[2]),
             is_unanswerable=is_unanswerable,
             is_expired=is_expired,
         )
-        if self._on_end:
-            self._on_end(failed)
+        self._ends.failed(failed)
+        self._close(slot.job.group_id)
 
     def _release(self, slot: Slot) -> None:
         """Take an episode off the running ones; an environment that still moves is left behind with its move."""

@@ -13,6 +13,8 @@ from srpo_train.collect.environments import EnvPool, World
 from srpo_train.collect.jobs import EpisodeJob, OnEnd, Rollout
 from srpo_train.collect.requests import Requester
 from srpo_train.collect.rounds import Rounds
+from srpo_train.collect.stream import Stream
+from srpo_train.collect.tally import Ends, Tally
 from srpo_train.engines.base import Engine, Sampling, StreamingEngine
 
 Mode = Literal["rounds", "asynchronous"]
@@ -114,21 +116,37 @@ class Collector:
         """
         if keep_per_group is not None and self._streaming is None:
             raise ConfigError("collector: over-sampled groups need mode 'asynchronous'; rounds keep every episode")
-        collection = Collection(
-            jobs,
-            self._envs,
-            self._requester,
-            max_concurrent=self._max_concurrent,
-            step_timeout_s=self._step_timeout_s,
-            keep_per_group=keep_per_group,
-            on_end=on_end,
-        )
+        tally = Tally(jobs, on_end)
+        collection = self._collection(tally, keep_per_group)
+        collection.add(jobs)
         try:
-            self._driver(collection, sampling).run(lambda done: on_progress(done, len(jobs)) if on_progress else None)
+            self._driver(collection, sampling).run(
+                lambda: on_progress(tally.num_done, len(jobs)) if on_progress else None
+            )
         except BaseException:
             collection.abandon()
             raise
-        return collection.conclude()
+        return tally.rollout(
+            num_stragglers=collection.num_stragglers, generate_s=collection.generate_s, env_s=collection.env_s
+        )
+
+    def open_stream(
+        self, ends: Ends, sampling: Sampling | Mapping[str, Sampling], *, keep_per_group: int | None = None
+    ) -> Stream:
+        """Return a collection without an end, which jobs join while others run; ``asynchronous`` only.
+
+        Args:
+            ends: Told of each episode as it ends.
+            sampling: How tokens are drawn, by all policies or by each.
+            keep_per_group: As in `collect`.
+
+        Raises:
+            ConfigError: the collector works in rounds.
+        """
+        if self._streaming is None:
+            raise ConfigError("collector: an open stream needs mode 'asynchronous'; rounds have an end")
+        collection = self._collection(ends, keep_per_group)
+        return Stream(collection, self._asynchronous(self._streaming, collection, sampling))
 
     def close(self) -> None:
         """Release environments and worker threads; safe to call more than once."""
@@ -144,15 +162,46 @@ class Collector:
                 retries=self._step_retries,
                 grace_s=self._straggler_grace_s,
             )
+        return self._asynchronous(self._streaming, collection, sampling)
+
+    def _asynchronous(
+        self,
+        engines: Mapping[str, StreamingEngine],
+        collection: Collection,
+        sampling: Sampling | Mapping[str, Sampling],
+    ) -> Asynchronous:
         return Asynchronous(
             collection,
-            self._streaming,
+            engines,
             self._requester,
             sampling,
             retries=self._step_retries,
             request_timeout_s=self._request_timeout_s,
             episode_timeout_s=self._episode_timeout_s,
         )
+
+    def _collection(self, ends: Ends, keep_per_group: int | None) -> Collection:
+        return Collection(
+            self._envs,
+            self._requester,
+            ends,
+            max_concurrent=self._max_concurrent,
+            step_timeout_s=self._step_timeout_s,
+            keep_per_group=keep_per_group,
+        )
+
+
+def _reporter(tally: Tally, num_jobs: int, on_progress: Callable[[int, int], None] | None) -> Callable[[], None]:
+    """Return what tells of progress whenever there is some."""
+    num_told = -1
+
+    def report() -> None:
+        nonlocal num_told
+        if on_progress and tally.num_done > num_told:
+            num_told = tally.num_done
+            on_progress(num_told, num_jobs)
+
+    return report
 
 
 def _streaming(engines: Mapping[str, Engine]) -> dict[str, StreamingEngine]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from srpo_envs.records import Episode
@@ -59,3 +59,15 @@ class Rollout:
     """Seconds spent generating."""
     env_s: float
     """Seconds in which there was nothing to generate, because every episode waited for its environment."""
+
+
+def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
+    """Return several rollouts, collected one after the other, as one."""
+    return Rollout(
+        episodes=tuple(episode for rollout in rollouts for episode in rollout.episodes),
+        failed=tuple(failed for rollout in rollouts for failed in rollout.failed),
+        num_stragglers=sum(rollout.num_stragglers for rollout in rollouts),
+        num_surplus=sum(rollout.num_surplus for rollout in rollouts),
+        generate_s=sum(rollout.generate_s for rollout in rollouts),
+        env_s=sum(rollout.env_s for rollout in rollouts),
+    )

@@ -47,11 +47,11 @@ class Rounds:
         self._retries = retries
         self._grace_s = grace_s
 
-    def run(self, on_progress: Callable[[int], None]) -> None:
+    def run(self, on_progress: Callable[[], None]) -> None:
         """Bring every episode to its end.
 
         Args:
-            on_progress: Called with the number of ended episodes after every round.
+            on_progress: Called after every round.
 
         Raises:
             EngineError: an engine failed as a whole.
@@ -60,7 +60,7 @@ class Rounds:
             self._collection.start_waiting()
             self._gather()
             self._generate()
-            on_progress(self._collection.num_done)
+            on_progress()
 
     def _gather(self) -> None:
         """Wait until every environment has moved, or the grace period is over and there is something to generate."""

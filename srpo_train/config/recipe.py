@@ -97,6 +97,25 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _rollouts_can_overlap(self) -> Recipe:
+        if self.rollout.max_lag and self.engine.kind == "vllm":
+            raise ValueError(
+                'rollout.max_lag: engine.kind = "vllm" runs in the trainer\'s process and cannot sample during an '
+                'update; use "served", with vLLM servers on other GPUs, or max_lag = 0'
+            )
+        if self.rollout.early_start and self.optim.num_epochs > 1:
+            raise ValueError(
+                f"rollout.early_start: the first mini-batch is trained on before the others are there, so there is no "
+                f"second pass; set optim.num_epochs = 1, got {self.optim.num_epochs}, or early_start = false"
+            )
+        if self.rollout.early_start and self.optim.num_minibatches > self.rollout.prompts_per_step:
+            raise ValueError(
+                f"rollout.early_start: a mini-batch is made of whole groups; set optim.num_minibatches to at most "
+                f"rollout.prompts_per_step = {self.rollout.prompts_per_step}, got {self.optim.num_minibatches}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _alarms_can_act(self) -> Recipe:
         if self.alarms.needs_good_checkpoint and not self.eval.every:
             raise ValueError("alarms: an action 'rollback' needs evaluations to know what was good; set eval.every")
@@ -185,6 +204,17 @@ class Recipe(Section):
             raise ConfigError(
                 f"objective: the estimator {objective.advantage.estimator!r} needs a critic, which is not sharded; use "
                 'distributed.sharding = "none"'
+            )
+        if self.rollout.max_lag and objective.correction == "none":
+            raise ConfigError(
+                f"rollout.max_lag = {self.rollout.max_lag}: samples come from older weights than those that are "
+                'trained, which nothing corrects; set objective.correction = "event" (or "member", "token"), or '
+                "max_lag = 0"
+            )
+        if self.rollout.early_start and (objective.advantage.needs_critic or objective.advantage.whiten):
+            raise ConfigError(
+                f"rollout.early_start: the objective {objective.name!r} needs the whole batch before its first update, "
+                "for a critic or to whiten advantages; set early_start = false"
             )
         return objective
 

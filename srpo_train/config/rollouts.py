@@ -47,6 +47,13 @@ class RolloutConfig(Section):
     mode: Literal["rounds", "asynchronous"] = "rounds"
     """`rounds` samples all pending events as one batch, the same in every run; `asynchronous` has no barrier between
     episodes."""
+    max_lag: NonNegativeInt = 0
+    """Updates by which the weights that sampled may be older than those that are trained. Above 0, sampling goes on
+    during updates: in `rounds` samples are always that old, in `asynchronous` at most. Needs an
+    `objective.correction`."""
+    early_start: bool = False
+    """Train on a mini-batch as soon as its groups are complete, while the others of the step are under way;
+    `asynchronous` with a `max_lag` only."""
     oversample: NonNegativeInt = 0
     """Episodes begun per question beyond `group_size`; the first `group_size` to finish are kept, which favours short
     ones. `asynchronous` only."""
@@ -74,5 +81,10 @@ class RolloutConfig(Section):
             raise ValueError(
                 f"oversample = {self.oversample} keeps the episodes that finish first, and rounds finish together; "
                 'use mode = "asynchronous", or oversample = 0'
+            )
+        if self.early_start and (self.mode == "rounds" or not self.max_lag):
+            raise ValueError(
+                "early_start: groups come one by one only where sampling goes on beside the update; "
+                'use mode = "asynchronous" and a max_lag of at least 1, or early_start = false'
             )
         return self

@@ -34,6 +34,11 @@ def require_supported(recipe: Recipe, ranks: Ranks) -> None:
             'engine.kind = "vllm" runs inside the trainer and would take its process group; under torchrun use '
             '"served", with vLLM servers on other GPUs, or "transformers"'
         )
+    if recipe.rollout.max_lag and ranks.size > 1:
+        raise ConfigError(
+            f"rollout.max_lag = {recipe.rollout.max_lag}: sampling during updates is for a trainer of one process, "
+            "which may ask many servers; run without torchrun, or set max_lag = 0"
+        )
     devices = {f"policies.{name}.device": policy.device for name, policy in recipe.policies.items()}
     if recipe.critic and recipe.critic.device:
         devices["critic.device"] = recipe.critic.device
@@ -60,7 +65,6 @@ def shard_policies(team: Team, recipe: Recipe, ranks: Ranks) -> list[ShardedMode
                 'distributed.sharding = "none"'
             )
         if policy.is_trainable:
-            policy.scorer(packing=recipe.optim.packing)  # tries out by forward passes what later ones must know
             policy.shards = ShardedModel(
                 policy.policy_id,
                 policy.model,

@@ -17,6 +17,7 @@ from srpo_train.collect import Collector
 from srpo_train.collect.collection import Collection
 from srpo_train.collect.environments import EnvPool
 from srpo_train.collect.requests import Requester
+from srpo_train.collect.tally import Tally
 from srpo_train.engines.base import StreamingEngine
 from srpo_train.engines.simulated import SimulatedEngine
 
@@ -277,7 +278,9 @@ def test_a_surplus_episode_is_not_asked_even_if_its_environment_has_just_moved()
     envs = EnvPool(lambda: SolverVerifier(Arithmetic(), num_solvers=3), num_workers=1, step_retries=0)
     requester = Requester(SHARED, ["team"], seed=0)
     jobs = make_jobs(1, groups=2)
-    collection = Collection(jobs, envs, requester, max_concurrent=2, step_timeout_s=60.0, keep_per_group=1)
+    tally = Tally(jobs)
+    collection = Collection(envs, requester, tally, max_concurrent=2, step_timeout_s=60.0, keep_per_group=1)
+    collection.add(jobs)
     engine = scripted("team")
 
     def play(slot):
@@ -299,7 +302,7 @@ def test_a_surplus_episode_is_not_asked_even_if_its_environment_has_just_moved()
     collection.give_up_surplus(second)
     assert collection.take_ready() == []
     assert not collection.is_running
-    assert collection.conclude().num_surplus == 1
+    assert tally.rollout(num_stragglers=0, generate_s=0.0, env_s=0.0).num_surplus == 1
     envs.close()
 
 
