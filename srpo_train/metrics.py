@@ -307,12 +307,12 @@ TABLE: tuple[Metric, ...] = (
     Metric("time/eval_tool_s_per_query", "s", "Tool calls per held-out episode."),
     Metric("time/eval_grade_s_per_query", "s", "Grading per held-out episode."),
     Metric("time/step_s", "s", "The whole training step; evaluation and saving come on top."),
-    Metric("perf/overlap_share", "share", "Part of the step in which rollouts went on during its update."),
     # what happened to the processes of `srpo train --ray`, since its driver began
     Metric("cluster/num_rank_restarts", "starts", "Times a rank was started again, because it or another one died."),
     Metric("cluster/num_engine_restarts", "starts", "Copies of policies or vLLM servers started again."),
     Metric("cluster/num_env_worker_restarts", "starts", "Environment workers started again."),
     Metric("cluster/num_rebuilt_episodes", "episodes", "Episodes that went on elsewhere after their worker died."),
+    Metric("perf/overlap_share", "share", "Part of the step in which rollouts went on during its update."),
     Metric("perf/tokens_per_s", "tokens/s", "Sampled tokens per second of generation."),
     Metric("perf/train_tokens_per_s", "tokens/s", "Trained tokens per second of update."),
     Metric(

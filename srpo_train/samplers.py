@@ -64,11 +64,12 @@ class Samplers:
         self._team = team
         self._shards = shards
         self._ranks = ranks
+        self._places = places
         self._is_elsewhere = places.is_sampling_elsewhere
         self._engines: dict[str, Engine] = {}
         with self._published_policies():
             if ranks.is_main or not self._is_elsewhere:
-                self._engines = self._make_engines(places, checkpoint)
+                self._engines = self._make_engines(checkpoint)
         self._publishing = {name: item for name, item in self._engines.items() if isinstance(item, PublishingEngine)}
         if recipe.rollout.mode == "asynchronous":
             self._engines = {policy_id: as_streaming(engine) for policy_id, engine in self._engines.items()}
@@ -184,11 +185,11 @@ class Samplers:
             )
         return result.metrics
 
-    def _make_engines(self, places: Places, checkpoint: Path | None) -> dict[str, Engine]:
+    def _make_engines(self, checkpoint: Path | None) -> dict[str, Engine]:
         """The engines of the recipe; those in this process have own models where they sample during updates."""
         recipe = self._recipe
         if not recipe.rollout.max_lag or self._is_elsewhere or recipe.engine.kind != "transformers":
-            return places.engines(self._team)
+            return self._places.engines(self._team)
         copies = Team.load(recipe.policy_specs(checkpoint), self._team.roles)
         for copy in copies:
             copy.version = self._team[copy.policy_id].version

@@ -25,6 +25,9 @@ class LocalLine:
         self.asked: list[str] = []
         self.deaths: list[str] = []
         """Methods, in order, at whose next call the host dies before it answers."""
+        self.fatal_calls: frozenset[int] = frozenset()
+        """Numbers of calls, counted from 0, at which it dies likewise, whatever is called."""
+        self.num_answers = 0
         self.num_refusals = 0
         """Calls that find nobody before a host that died is back."""
         self.is_gone = False
@@ -42,8 +45,12 @@ class LocalLine:
             raise WorkerLostError(f"{self.name} restarts")
         call = getattr(self.host, name)
         answer = pickle.loads(pickle.dumps(answered(lambda: call(*pickle.loads(pickle.dumps(arguments))))))
+        is_dying = self.num_answers in self.fatal_calls
+        self.num_answers += 1
         if self.deaths and self.deaths[0] == name:
             self.deaths.pop(0)
+            is_dying = True
+        if is_dying:
             self.host = self._make_host()
             raise WorkerLostError(f"{self.name} died")
         if answer.error is not None:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from srpo_envs.errors import SrpoError, SurroundingsError
+from srpo_envs.errors import SrpoError, SurroundingsError, WorkerLostError
 from srpo_train.cluster.copies import CopiesEngine
 from srpo_train.cluster.lines import ActorLine
 from srpo_train.cluster.roster import Desk, Failed, RosterSink, as_metrics
 from srpo_train.cluster.servers import AddressBook
 from srpo_train.cluster.worlds import EnvWorkers
 from srpo_train.collect.environments import World
-from srpo_train.config import EnvConfig, Recipe
+from srpo_train.config import EnvConfig, Recipe, ServedConfig
 from srpo_train.engines.base import Engine
 from srpo_train.engines.making import make_engines
 from srpo_train.engines.publishing import weights_of
 from srpo_train.metrics import Sink, Values
 from srpo_train.places import env_factory
 from srpo_train.policies.policy import Policy
+
+_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,10 +40,8 @@ class Job:
     """The driver's working directory."""
     env_workers: Mapping[str, Any]
     """Handles of the environment workers by seat."""
-    copies: Mapping[str, Mapping[str, Any]]
-    """Handles of the copies of each policy, by policy id and seat."""
-    servers: Mapping[str, Mapping[str, str]]
-    """Addresses of the servers of each policy, by policy id and seat."""
+    engines: Mapping[str, Mapping[str, Any]]
+    """Handles of the copies or servers of each policy, by policy id and seat."""
 
 
 def run_rank(settings: Mapping[str, Job]) -> None:
@@ -94,12 +95,12 @@ class OnCluster:
     @property
     def is_sampling_elsewhere(self) -> bool:
         """Whether the cluster runs engines, or the recipe names servers."""
-        return bool(self._job.copies) or self._job.recipe.engine.kind == "served"
+        return bool(self._job.engines) or self._job.recipe.engine.kind == "served"
 
     @property
     def num_engines(self) -> int:
         """Copies or servers of the cluster, or servers that the recipe names."""
-        own = {seat for seats in (*self._job.copies.values(), *self._job.servers.values()) for seat in seats}
+        own = {seat for seats in self._job.engines.values() for seat in seats}
         return len(own) or self._job.recipe.engine.num_servers
 
     def worlds(self, config: EnvConfig) -> Callable[[], World]:
@@ -113,13 +114,13 @@ class OnCluster:
         import ray
 
         job, config = self._job, self._job.recipe.engine
-        if job.servers:
-            return self._ask_servers(policies)
-        if not job.copies:
+        if not job.engines:
             return make_engines(policies, config)
+        if config.served:
+            return self._ask_servers(policies, config.served)
         engines: dict[str, Engine] = {}
         for policy in policies:
-            lines = [ActorLine(name, actor) for name, actor in job.copies[policy.policy_id].items()]
+            lines = [ActorLine(name, actor) for name, actor in job.engines[policy.policy_id].items()]
             engine = CopiesEngine(policy, lines, store=ray.put)
             engine.publish(policy.version, weights_of(policy))
             engines[policy.policy_id] = engine
@@ -135,19 +136,32 @@ class OnCluster:
 
         return as_metrics(ray.get(self._desk.actor.tally.remote()))
 
-    def _ask_servers(self, policies: Iterable[Policy]) -> dict[str, Engine]:
-        job, config = self._job, self._job.recipe.engine
-        assert config.served is not None
-        now = self._addresses()
-        known = {seat: now.get(seat, url) for seats in job.servers.values() for seat, url in seats.items()}
-        urls = {policy_id: tuple(known[seat] for seat in seats) for policy_id, seats in job.servers.items()}
-        served = config.served.model_copy(update={"servers": urls})
-        engines = make_engines(policies, config.model_copy(update={"served": served}))
+    def _ask_servers(self, policies: Iterable[Policy], served: ServedConfig) -> dict[str, Engine]:
+        seats = self._job.engines
+        known = {seat: self._address(seat, actor) for actors in seats.values() for seat, actor in actors.items()}
+        urls = {policy_id: tuple(known[seat] for seat in actors) for policy_id, actors in seats.items()}
+        config = self._job.recipe.engine.model_copy(update={"served": served.model_copy(update={"servers": urls})})
+        engines = make_engines(policies, config)
         book = AddressBook(self._addresses, known)
         for policy_id, engine in engines.items():
-            book.add(list(job.servers[policy_id]), engine)  # type: ignore[arg-type]  # a ServedEngine
+            book.add(list(seats[policy_id]), engine)  # type: ignore[arg-type]  # a ServedEngine
         book.start()
         return engines
+
+    def _address(self, seat: str, actor: Any) -> str:
+        """Return where a server is now; one that is being started again is waited for.
+
+        Raises:
+            WorkerLostError: it does not come back.
+        """
+        line, end = ActorLine(seat, actor), time.monotonic() + self._job.recipe.ray.start_timeout_s
+        while True:
+            try:
+                return str(line.send("ready")())
+            except WorkerLostError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_PAUSE_S)
 
     def _addresses(self) -> dict[str, str]:
         import ray

@@ -14,7 +14,8 @@ from srpo_envs.errors import ConfigError, EngineError, RankLostError, UnknownIdE
 from srpo_train.cli._cluster import Screen, show_places
 from srpo_train.cluster.placement import Fit, Group, Node
 from srpo_train.cluster.roster import Arrived, Began, Failed, Roster, Said, Seat, Stepped, Warned, as_metrics
-from srpo_train.cluster.running import PLACEMENT_FILE, Watch, reason_of, train_on_ray
+from srpo_train.cluster.running import train_on_ray
+from srpo_train.cluster.watching import PLACEMENT_FILE, Watch, reason_of
 from srpo_train.config import load_recipe
 from srpo_train.metrics import check_name
 
