@@ -4,7 +4,7 @@
     python benchmarks/packing.py --device cuda:0 --dtype bfloat16 --hidden 1024 --layers 28 --tokens 16384
 
 The rows are of three kinds: those of one step of the arithmetic world played by the embedded team (short, much alike),
-lengths spread as those of reasoning (log-normal, the longest many times the median), and one long row among short ones.
+lengths spread as those of reasoning (log-normal), and one long row among short ones.
 Each way scores all rows and then back-propagates them, as an update does, with passes of at most ``--tokens`` tokens:
 
 - *padded*: rows of a pass padded to its longest; rows sorted by length, and a pass cut short where padding would cost

@@ -1,6 +1,6 @@
 """Publishing weights from two sharded ranks to 1, 2 and 4 servers, against saving and loading a whole state dict.
 
-    python benchmarks/publish.py               # some minutes on two cores; --models 64 --servers 1,2 for less
+    python benchmarks/publish.py               # some minutes on two cores; --models 32 --servers 1,2 for less
 
 The trainer is real: two processes hold a model of Qwen3's architecture with FSDP2, in float32, and publish it in
 bfloat16. The servers are light processes that take buckets with the class that vLLM's workers use, over HTTP as vLLM
@@ -350,9 +350,9 @@ def numbers(text: str) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=numbers, default=[64, 512], help="sizes in MB of bfloat16")
+    parser.add_argument("--models", type=numbers, default=[32, 256], help="sizes in MB of bfloat16")
     parser.add_argument("--servers", type=numbers, default=[1, 2, 4], help="numbers of servers")
-    parser.add_argument("--buckets", type=numbers, default=[8, 64], help="sizes of buckets in MB")
+    parser.add_argument("--buckets", type=numbers, default=[4, 32], help="sizes of buckets in MB")
     parser.add_argument("--repeat", type=int, default=3, help="pushes of each kind")
     parser.add_argument("--folder", default="/dev/shm" if os.path.isdir("/dev/shm") else None, help="for the files")
     parser.add_argument("--receive", action="store_true", help=argparse.SUPPRESS)
@@ -364,13 +364,11 @@ def main() -> None:
         receiver.serve_forever()
     # Otherwise the C library keeps what was freed, and its memory is not what is in use.
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(MB // 4)
-    rows: list[Row] = []
     processes: Any = mp  # its functions have no types
     for model_mb in options.models:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             processes.spawn(run_rank, (model_mb, options, folder), nprocs=2)
-            rows += [Row(**row) for row in json.loads((Path(folder) / "rows.json").read_text())]
-    show(rows)
+            show([Row(**row) for row in json.loads((Path(folder) / "rows.json").read_text())])
 
 
 if __name__ == "__main__":

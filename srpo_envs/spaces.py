@@ -15,6 +15,7 @@ from gymnasium.spaces import Space
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector.utils import batch_differing_spaces, create_empty_array
 from gymnasium.vector.utils.space_utils import batch_space
+from gymnasium.wrappers.utils import create_zero_array
 
 _SAMPLE_PIECES = (*"abcxyz019 +-*=.,\n\t{}<>\"'\\$", "\\boxed{", "\\frac{1}{2}", "<think>", "答案", "é", "🙂", "\u200b")
 """What samples are made of: all that usually breaks text handling, but no lone surrogate, which no file could hold."""
@@ -72,6 +73,11 @@ class FreeText(Space[str]):
 @create_empty_array.register
 def _empty_texts(space: FreeText, n: int = 1, fn: Callable[..., Any] = np.zeros) -> tuple[str, ...]:
     return ("",) * n
+
+
+@create_zero_array.register(FreeText)
+def _no_text(space: FreeText) -> str:  # type: ignore[misc]  # gymnasium declares it for a space of any element
+    return ""
 
 
 @batch_differing_spaces.register(FreeText)

@@ -20,11 +20,15 @@
   if (!document.documentElement.lang) problems.push("no language");
   if (!document.querySelector("main")) problems.push("no main");
   let level = 0;
-  for (const heading of document.querySelectorAll("h1, h2, h3, h4")) {
+  for (const heading of document.querySelectorAll("h1, h2, h3, h4, [role=heading]")) {
     if (!isShown(heading)) continue;
-    const now = Number(heading.tagName[1]);
-    if (level && now > level + 1 && !(level === 1 && now === 3)) problems.push(`heading jumps from ${level} to ${now}: ${described(heading)}`);
+    const now = Number(heading.getAttribute("aria-level") || heading.tagName[1]);
+    if (now > level + 1) problems.push(`heading jumps from ${level} to ${now}: ${described(heading)}`);
     level = now;
+  }
+  for (const box of document.querySelectorAll("main *")) {
+    const scrolls = /auto|scroll/.test(getComputedStyle(box).overflow) && box.scrollHeight > box.clientHeight + 1;
+    if (scrolls && isShown(box) && box.tabIndex < 0 && !box.matches("[tabindex]") && !box.querySelector("a[href], button, input, [tabindex]")) problems.push(`scrolls and takes no focus: ${described(box)}`);
   }
   for (const option of document.querySelectorAll("[role=option]")) if (!option.closest("[role=listbox]")) problems.push("an option outside a list");
 

@@ -34,7 +34,8 @@ class AecSetEnv(AECEnv[str, "_seats.Observation", str]):  # type: ignore[misc]  
         super().__init__()
         self.set_env = env
         self.render_mode = render_mode
-        self.metadata = {"name": _seats.display_name(env), "render_modes": ["ansi"], "is_parallelizable": True}
+        # pettingzoo's aec_to_parallel would ask all agents at once, those of later events before their turn has come.
+        self.metadata = {"name": _seats.display_name(env), "render_modes": ["ansi"], "is_parallelizable": False}
         self.possible_agents = env.possible_agents
         self.agents: list[str] = []
         self.observation_spaces = {agent: _seats.observation_space() for agent in self.possible_agents}

@@ -20,7 +20,7 @@ def view(
         typer.Argument(help="Runs and evaluations, or folders of them; runs/ when left out.", show_default=False),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port to listen on; 8642, or a free one.", show_default=False)
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on; 8642, or a free one.", show_default=False)
     ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; the default answers this machine only.")

@@ -65,7 +65,6 @@ def shard_policies(team: Team, recipe: Recipe, ranks: Ranks) -> list[ShardedMode
                 'distributed.sharding = "none"'
             )
         if policy.is_trainable:
-            policy.scorer(packing=recipe.optim.packing)  # tries out by forward passes what later ones must know
             policy.shards = ShardedModel(
                 policy.policy_id,
                 policy.model,

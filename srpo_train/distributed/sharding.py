@@ -39,6 +39,8 @@ from srpo_train.config import DistributedConfig
 from srpo_train.distributed.ranks import Ranks
 from srpo_train.engines.weight_stream import TensorSpec, WeightStream
 from srpo_train.policies.logprobs import TokenLogprobs, head_form, token_logprobs
+from srpo_train.policies.packing import packs
+from srpo_train.throughput.flops import flops_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -81,7 +83,8 @@ class ShardedModel:
         self._reshard = settings.reshard_after_forward
         self._whole: dict[str, Tensor] | None = None
         self._stream: WeightStream | None = None
-        head_form(model)  # found by a forward pass, which needs the whole model
+        for find in (head_form, flops_of, packs):  # by forward passes, which need the whole model; all remember it
+            find(model)
         model.float()
         _shard(policy_id, model, dtype=dtype, device=device, ranks=ranks, settings=settings)
         # A method that counts as a forward pass: log-probabilities go past the model's own, whose logits they avoid.

@@ -44,7 +44,7 @@ class WeightFolder:
         """Write the next bucket.
 
         Args:
-            image: See `Bucket.image`.
+            image: Its bytes, [num_bytes] uint8; see `srpo_train.engines.buckets.images`.
         """
         await asyncio.to_thread(_write, self._path(self._num_written), image)
         self._num_written += 1

@@ -52,12 +52,12 @@ class EventUid(NamedTuple):
         """
         try:
             group_id, event_type, event_id, cardinality = json.loads(text)
+            return cls(group_id, event_type, event_id, int(cardinality))
         except (TypeError, ValueError):
             raise RecordError(
                 f"row id {text!r}: expected the JSON list [group_id, event_type, event_id, cardinality] of EventUid; "
                 "SRPO needs to know the event of every row"
             ) from None
-        return cls(group_id, event_type, event_id, int(cardinality))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from srpo_train.policies.loading import read_checkpoint, resolve_device, resolve
 from srpo_train.policies.logprobs import ModelScorer
 from srpo_train.policies.packing import Packing, resolve_packing
 from srpo_train.policies.shared_base import Bases, Share, SharedBase
-from srpo_train.throughput.flops import ModelFlops, measure_flops
+from srpo_train.throughput.flops import ModelFlops, flops_of, measure_flops
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -199,6 +199,8 @@ class Policy:
     @functools.cached_property
     def flops(self) -> ModelFlops:
         """What the model makes of a token, found by a forward pass of the whole model."""
+        if self.share is None:
+            return flops_of(self.model)
         with self.active():
             return measure_flops(self.model)
 

@@ -158,7 +158,8 @@ def _named(sources: Sequence[_Source]) -> dict[str, _Source]:
 def _title(sources: _Sources) -> str:
     if len(sources) == 1:
         return f"Report of {next(iter(sources))}"
-    kind = "runs" if all(source.is_run for source in sources.values()) else "runs and evaluations"
+    kinds = {source.is_run for source in sources.values()}
+    kind = "runs and evaluations" if len(kinds) > 1 else "runs" if True in kinds else "evaluations"
     return f"Report of {len(sources)} {kind}"
 
 

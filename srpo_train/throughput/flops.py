@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -144,6 +145,16 @@ def causal_pairs(length: int, window: int | None = None) -> int:
     """Return the pairs of query and key in a causal row: each token sees itself and what is before it, in a window."""
     inside = length if window is None else min(length, window)
     return inside * (inside + 1) // 2 + (length - inside) * inside
+
+
+_FOUND: WeakKeyDictionary[nn.Module, ModelFlops] = WeakKeyDictionary()
+
+
+def flops_of(model: nn.Module) -> ModelFlops:
+    """Return what `measure_flops` finds, once; for models whose adapters and trained parameters stay the same."""
+    if model not in _FOUND:
+        _FOUND[model] = measure_flops(model)
+    return _FOUND[model]
 
 
 def measure_flops(model: nn.Module) -> ModelFlops:

@@ -18,12 +18,12 @@ _HALF, _TF32, _FP32 = torch.bfloat16, "tf32", torch.float32
 # A100: https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet.pdf
 # L40S, L4, A10, RTX: data sheets of the same name at https://www.nvidia.com; B200, GB200: Blackwell architecture brief
 # MI300X, MI325X: https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html
+# A MI250X shows as two devices of half its numbers.
 # The first name that is part of the device's own name decides, so longer ones stand first.
 _TERA: tuple[tuple[str, float, float, float], ...] = (
     ("GB200", 2500.0, 1250.0, 80.0),
     ("B200", 2250.0, 1125.0, 75.0),
     ("H200", 989.4, 494.7, 66.9),
-    ("GH200", 989.4, 494.7, 66.9),
     ("H100 NVL", 835.5, 417.7, 60.0),
     ("H100 PCIe", 756.5, 378.2, 51.2),
     ("H100", 989.4, 494.7, 66.9),
@@ -42,7 +42,7 @@ _TERA: tuple[tuple[str, float, float, float], ...] = (
     ("RTX 3090", 71.0, 35.6, 35.6),
     ("MI325X", 1307.4, 653.7, 163.4),
     ("MI300X", 1307.4, 653.7, 163.4),
-    ("MI250X", 383.0, 95.7, 47.9),
+    ("MI250X", 191.5, 47.9, 47.9),
 )
 
 

@@ -11,6 +11,7 @@ to nothing: scores, norms and weights are read right afterwards anyway. Finer sp
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -18,8 +19,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
-
-import torch
 
 Phase = Literal[
     "generate", "environment", "score", "backward", "optimizer", "publish", "evaluate", "checkpoint", "other"
@@ -175,7 +174,8 @@ def _track_of_thread() -> str:
 
 
 def _await_device() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    torch = sys.modules.get("torch")  # engines and recipes are read without it, and then no device works
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 

@@ -98,7 +98,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
     for number in tried:
         try:
             return _bound(host, number)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             problem = error
     raise ConfigError(f"cannot listen on {host} port {tried[-1]}: {problem}; choose another --host or --port")
 

@@ -442,17 +442,17 @@ def _named_values(values: Mapping[str, Any], limit: int) -> tuple[tuple[str, Exc
 
 
 def _outcome(info: Mapping[str, Any], limit: int) -> tuple[tuple[str, Excerpt], ...]:
-    """What a workflow says of the end; a table of measures becomes one line."""
-    return _named_values(
-        {name: _measures(value) if isinstance(value, Mapping) else value for name, value in info.items()}, limit
-    )
+    """What a workflow says of the end; a table of measures becomes one line, and what there is not becomes nothing."""
+    return _named_values({name: _told(value) for name, value in info.items()}, limit)
 
 
-def _measures(values: Mapping[str, Any]) -> str:
-    return " · ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {written(value)}"
-        for name, value in values.items()
-    )
+def _told(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return " · ".join(
+            f"{name} {item:.4g}" if isinstance(item, float) else f"{name} {written(item)}"
+            for name, item in value.items()
+        )
+    return "" if value is None else value
 
 
 def _num_texts(episode: Episode) -> int:

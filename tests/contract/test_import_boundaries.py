@@ -24,6 +24,9 @@ BOUNDARIES = {
 TIED_TO_A_WORLD = ("srpo_train/tiny",)
 """The embedded policy is warm-started on transcripts of the arithmetic world, so it alone may name that world."""
 
+GUESTS = {"srpo_envs/integrations/torchrl.py": "torch", "srpo_envs/integrations/rllib.py": "ray"}
+"""The module of an integration may import what its library is made of; nothing else imports the module."""
+
 ONLY = {
     "srpo_train/objective": ("torch", "srpo_train.objective", "srpo_envs.errors"),
 }
@@ -65,6 +68,7 @@ def test_no_source_crosses_a_boundary(where):
         for path in sources(where)
         for name in sorted(imported(path))
         if any(belongs(name, banned) for banned in BOUNDARIES[where])
+        and not belongs(name, GUESTS.get(path.relative_to(ROOT).as_posix(), name + "."))
     ]
     assert crossings == []
 
@@ -78,6 +82,17 @@ def test_the_learner_knows_no_particular_world():
         if any(belongs(name, world) for world in ENVIRONMENTS)
     ]
     assert crossings == []
+
+
+def test_the_environments_do_without_their_integrations():
+    strangers = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sources("srpo_envs")
+        if not path.is_relative_to(ROOT / "srpo_envs" / "integrations")
+        for name in sorted(imported(path))
+        if belongs(name, "srpo_envs.integrations")
+    ]
+    assert strangers == []
 
 
 @pytest.mark.parametrize("where", ONLY)

@@ -25,7 +25,7 @@ def commands(page: str) -> Iterator[list[str]]:
             for part in re.split(r"(?<=\s)\|(?=\s)|;|&&", re.sub(r"^\$ ", "", line.strip())):
                 found = re.match(r"\s*(?:\S*/)?(?:srpo|torchrun .*? -m srpo_train\.cli)\s+(.*)", part)
                 if found:
-                    yield shlex.split(found[1], comments=True)
+                    yield shlex.split(re.sub(r"\d?>\S+", "", found[1]), comments=True)
 
 
 def parse(command: Any, arguments: list[str]) -> None:

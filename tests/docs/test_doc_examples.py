@@ -16,6 +16,7 @@ from srpo_envs import registry
 NOT_RUN = {
     "docs/data.md": "downloads data sets",
     "docs/environments/code.md": "reads a file of HumanEval",
+    "docs/integrations.md": "needs the libraries it is about; tests/integrations runs them",
     "docs/retrieval.md": "needs a running server",
     "docs/sweeps.md": "trains for minutes; tests/train/sweep does so with a smaller sweep",
 }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import runpy
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +17,7 @@ import pytest
 import torch
 
 import srpo_envs
-from srpo_envs.errors import ConfigError, EngineError
+from srpo_envs.errors import ConfigError, EngineError, MissingPackageError
 from srpo_envs.records import Episode
 from srpo_train.batching import event_minibatches
 from srpo_train.collect import derive_seed
@@ -201,8 +204,7 @@ def reference(objective: Objective, models, episodes, seed: int, update: int) ->
 OBJECTIVES = {
     "srpo": ({"epsilon": 0.02, "epsilon_high": 0.03}, None),
     "srpo with every term": ({"epsilon": 0.02, "delta": 1.5, "beta": 0.05, "entropy_coef": 0.01}, None),
-    "srpo, corrected": ({}, preset("srpo", correction="event", correction_cap=1.0001, clip_low=0.02, clip_high=0.02)),
-    "dr_mas": ({}, preset("dr_mas", clip_low=0.02, clip_high=0.02)),
+    "dr_mas, corrected": ({}, preset("dr_mas", clip_low=0.02, correction="event", correction_cap=1.0001)),
 }
 
 
@@ -254,6 +256,34 @@ def test_gradients_of_split_events_equal_our_own_trainers(tmp_path, name):
             assert log[update]["loss"] == pytest.approx(-value, rel=1e-4, abs=1e-6)
 
 
+def test_an_adapter_is_trained_and_its_base_is_not(tmp_path):
+    peft = pytest.importorskip("peft")
+
+    from srpo_train.integrations.trl import SrpoTrainer
+
+    rollouts = make_rollouts(TEAM_WORLD)
+    config = make_config(tmp_path, steps_per_generation=2, num_generations=8, log_completions=True)
+    adapter = peft.LoraConfig(r=4, target_modules=["q_proj"])
+    trainer = SrpoTrainer(TEAM, rollouts, config, peft_config=adapter)
+    before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
+    trainer.train()
+    moved = {name for name, value in trainer.model.named_parameters() if not torch.equal(value, before[name])}
+    assert moved == {name for name in before if "lora_" in name}
+    ratios = [line["srpo/ratio_max"] for line in trainer.state.log_history if "loss" in line]
+    assert ratios[0] == 1.0 < ratios[1]
+    rollouts.close()
+
+
+@pytest.mark.slow
+def test_gradients_on_two_processes_equal_our_own_trainers(tmp_path):
+    script = Path(__file__).resolve().parents[1] / "trl_ranks.py"
+    torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    done = subprocess.run([*torchrun, str(script), str(tmp_path)], capture_output=True, text=True, timeout=280)
+    found = [line for line in done.stdout.splitlines() if line.startswith("processes 2 episodes 32 errors")]
+    assert found, done.stderr
+    assert max(map(float, found[0].split()[-2:])) < 1e-5
+
+
 @pytest.mark.parametrize(
     ("settings", "objective", "message"),
     [
@@ -279,11 +309,6 @@ def test_the_example_trains_a_team(monkeypatch, capsys):
 
 
 def test_without_trl_the_module_says_what_to_install(monkeypatch):
-    import importlib
-    import sys
-
-    from srpo_envs.errors import MissingPackageError
-
     monkeypatch.setitem(sys.modules, "trl", None)
     monkeypatch.delitem(sys.modules, "srpo_train.integrations.trl", raising=False)
     with pytest.raises(MissingPackageError, match=r"pip install 'trl==1\.16\.0'"):

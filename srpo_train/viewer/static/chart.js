@@ -4,6 +4,7 @@ import { fill, h, num, seconds } from "./dom.js";
 /* global uPlot */
 
 const HEIGHT = 190;
+const WHOLE = [1, 2, 5].flatMap((digit) => [...Array(13).keys()].map((power) => digit * 10 ** power)).sort((a, b) => a - b);
 const DASHES = [[], [6, 4], [2, 3], [8, 3, 2, 3]];
 
 /** A colour of the style sheet as the canvas takes it, in today's theme. */
@@ -40,11 +41,11 @@ const AXES = {
 export class Chart {
   constructor({ title, unit, meaning }) {
     this.canvas = h("div", { class: "plot", tabindex: "0", role: "img" });
-    this.readout = h("div", { class: "readout" });
+    this.readout = h("div", { class: "readout", role: "group", "aria-label": `Values of ${title}`, tabindex: "0" });
     this.note = h("span", { class: "chart-note" });
     this.size = h("button", { class: "icon small", type: "button", "aria-label": `Enlarge ${title}`, title: "Enlarge", onclick: () => this.enlarge() }, "⤢");
     this.element = h("figure", { class: "chart card", "data-metric": title },
-      h("figcaption", {}, h("h3", {}, title), unit && unit !== "-" ? h("span", { class: "unit" }, unit) : null, h("span", { class: "grow" }), this.note, this.size),
+      h("figcaption", {}, h("h2", {}, title), unit && unit !== "-" ? h("span", { class: "unit" }, unit) : null, h("span", { class: "grow" }), this.note, this.size),
       h("p", { class: "meaning" }, meaning || ""),
       this.canvas, this.readout);
     this.title = title;
@@ -80,7 +81,7 @@ export class Chart {
       legend: { show: false },
       scales: { x: { time: false }, y: { range: (_, low, high) => span(low, high) } },
       axes: [
-        { ...ticks, size: 30, values: (_, values) => values.map((value) => (axis === "seconds" ? seconds(value) : num(value))) },
+        { ...ticks, size: 30, ...(axis === "seconds" ? {} : { incrs: WHOLE }), values: (_, values) => values.map((value) => (axis === "seconds" ? seconds(value) : num(value))) },
         { ...ticks, size: 52, values: (_, values) => values.map((value) => num(value)) },
       ],
       series: [{}, ...curves],

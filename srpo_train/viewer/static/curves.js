@@ -49,9 +49,9 @@ export class CurvesPage {
     this.alarms = h("div", { class: "alarms", role: "status" });
     this.grid = h("div", { class: "charts" });
     fill(this.main, h("div", { class: "curves" },
+      h("h1", { class: "visually-hidden" }, "Training curves"),
       h("aside", { class: "side", "aria-label": "Runs" }, h("h2", {}, "Runs"), this.list),
       h("section", { class: "content", "aria-label": "Curves" },
-        h("h1", { class: "visually-hidden" }, "Training curves"),
         h("div", { class: "toolbar" }, this.groups, h("span", { class: "grow" }), h("label", { class: "inline" }, "Smoothing ", this.slider, this.amount), this.axes, this.search),
         this.alarms, this.grid)));
     pageKeys({
@@ -206,7 +206,7 @@ export class CurvesPage {
       ...(this.data.get(key)?.alarms || []).map((alarm) =>
         h("a", { class: "alarm", href: `#/episodes?${new URLSearchParams({ run: key, q: `alarm:${alarm.name}` })}`, title: "Episodes of these steps" },
           h("span", { class: "flag", "aria-hidden": "true" }, "⚑"), h("b", {}, alarm.name.replaceAll("_", " ")),
-          ` ${alarm.first === alarm.last ? `step ${alarm.first}` : `steps ${alarm.first}–${alarm.last}`}`, this.shown.size > 1 ? h("span", { class: "muted" }, ` ${key}`) : null))]);
+          ` ${alarm.first === alarm.last ? `step ${alarm.first}` : `steps ${alarm.first}–${alarm.last}`}`, this.shown.size > 1 ? h("span", { class: "muted" }, ` · ${key}`) : null))]);
     const hidden = found.length - 8;
     fill(this.alarms, found.length ? [h("span", { class: "muted" }, plural(found.length, "alarm")), found.slice(0, 8), hidden > 0 ? h("span", { class: "muted" }, `and ${hidden} more`) : null] : null);
   }

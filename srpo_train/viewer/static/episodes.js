@@ -10,6 +10,12 @@ const MENUS = [
   ["role", "Role"], ["type", "Event type"], ["k", "K"], ["version", "Policy version"], ["reason", "Malformed reason"], ["policy", "Policy"], ["tool", "Tool"],
 ];
 const FLAGS = [["is:correct", "right"], ["is:wrong", "wrong"], ["is:malformed", "malformed"], ["is:truncated", "truncated"], ["is:searched", "used a tool"]];
+const SEARCHES = [
+  ["capital Peru", "episodes in which both words were said"], ["\"capital of Peru\"", "these words in this order"],
+  ["reward<1 tokens>200", "numbers: reward, tokens, step, version, k, events, tools, malformed"], ["step:10..20", "from 10 to 20"],
+  ["role:verifier k:3", "labels: role, type, k, version, policy, reason, tool"], ["task:math/*", "texts: task, group, episode, answer"],
+  ["alarm:any", "steps at which an alarm lasted"], ["-is:correct", "a minus turns it round"],
+];
 const SORTS = { newest: "Newest", oldest: "Oldest", best: "Best reward", worst: "Worst reward", longest: "Most tokens", malformed: "Most malformed" };
 
 export class EpisodesPage {
@@ -38,8 +44,8 @@ export class EpisodesPage {
     this.list = new VirtualList({ label: "Episodes", load: (offset, limit) => this.page(offset, limit), draw: (row) => this.row(row), choose: (row) => this.show(row) });
     this.detail = h("section", { class: "detail", "aria-label": "Episode", tabindex: "-1" });
     this.pane = h("div", { class: "episodes" },
+      h("h1", { class: "visually-hidden" }, "Episodes"),
       h("section", { class: "browse", "aria-label": "Browse episodes" },
-        h("h1", { class: "visually-hidden" }, "Episodes"),
         h("div", { class: "browse-head" }, h("div", { class: "line" }, this.picker, this.order), this.search, this.menus, this.problem, h("div", { class: "line" }, this.count, h("span", { class: "grow" }), this.fresh)),
         this.list.element),
       this.detail);
@@ -51,7 +57,7 @@ export class EpisodesPage {
       PageDown: [() => this.list.move(10)], PageUp: [() => this.list.move(-10)], Home: [() => this.list.select(0)], End: [() => this.list.select(this.list.total - 1)],
       Enter: [() => this.enter(), "read the episode"], n: [() => this.step(1), "next event"], p: [() => this.step(-1), "previous event"],
       e: [() => this.unfold(), "open or close every prompt"], c: [() => this.compare(), "compare this episode with another"], Escape: [() => this.back()],
-    });
+    }, SEARCHES);
     await this.find({ id: this.values.id, file: this.values.file });
     this.facets().catch(() => {});
   }

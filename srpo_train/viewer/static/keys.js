@@ -11,11 +11,13 @@ const COMMON = [
 
 let own = {};
 let told = [];
+let examples = [];
 let prefix = false;
 const common = {};
 
-/** Set the page's shortcuts: `{j: [action, "next episode"]}`. */
-export function pageKeys(shortcuts) {
+/** Set the page's shortcuts: `{j: [action, "next episode"]}`, and what may be searched for: `[["role:x", "meaning"]]`. */
+export function pageKeys(shortcuts, searches = []) {
+  examples = searches;
   own = Object.fromEntries(Object.entries(shortcuts).map(([key, [action]]) => [key, action]));
   told = Object.entries(shortcuts).filter(([, [, text]]) => text).map(([key, [, text]]) => [key, text]);
 }
@@ -47,7 +49,8 @@ export function showHelp() {
     h("h2", { id: "help-title" }, "Keyboard"),
     told.length ? h("table", {}, h("caption", {}, "On this page"), h("tbody", {}, told.map(row))) : null,
     h("table", {}, h("caption", {}, "Everywhere"), h("tbody", {}, COMMON.map(row))),
-    h("form", { method: "dialog" }, h("button", { class: "primary" }, "Close")));
+    examples.length ? h("table", {}, h("caption", {}, "Search"), h("tbody", {}, examples.map(([text, meaning]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, text)), h("td", {}, meaning))))) : null,
+    h("button", { class: "primary", type: "button", onclick: () => dialog.close() }, "Close"));
   dialog.showModal();
 }
 

@@ -43,7 +43,7 @@ export function head(timeline, links = null) {
     h("div", { class: "chips" }, outcome(timeline), chip("reward", num(timeline.reward), ""), timeline.penalty ? chip("penalty", num(timeline.penalty), "warn") : null,
       chip("", plural(timeline.events.length, "event")), chip("", plural(timeline.num_tokens, "token")), chip("", plural(timeline.num_calls, "call")),
       timeline.num_tool_calls ? chip("", plural(timeline.num_tool_calls, "search").replace(/searchs$/, "tool calls").replace(/search$/, "tool call")) : null),
-    h("div", { class: "question" }, words(timeline.question)),
+    h("div", { class: "question", role: "heading", "aria-level": "2" }, words(timeline.question)),
     h("dl", { class: "facts" },
       timeline.gold.text ? [h("dt", {}, "gold"), h("dd", {}, words(timeline.gold))] : null,
       timeline.outcome.filter(([name]) => name !== "correct").map(([name, value]) => [h("dt", {}, name), h("dd", {}, words(value))])),
@@ -119,7 +119,7 @@ function tools(calls, index, source) {
   return calls.map((call, number) => {
     const given = call.arguments.map(([name, value]) => h("span", { class: "argument" }, name ? h("span", { class: "muted" }, `${name} `) : null, h("q", {}, value.text.slice(0, 300))));
     const took = call.duration_s >= 0.001 ? h("span", { class: "muted small" }, `${num(call.duration_s * 1000)} ms`) : null;
-    const summary = h("summary", {}, h("span", { class: `tool-name ${call.kind}` }, call.kind === "grade" ? "graded" : call.name), given, h("span", { class: "grow" }),
+    const summary = h("summary", {}, h("span", { class: `tool-name ${call.kind === "grade" ? "grade" : ""}` }, call.kind === "grade" ? "graded" : call.name), given, h("span", { class: "grow" }),
       call.passages.length ? h("span", { class: "muted small" }, plural(call.passages.length, "passage")) : call.kind === "grade" ? h("b", {}, call.result.text.slice(0, 40)) : null, took);
     const found = call.passages.length
       ? h("ol", { class: "passages" }, call.passages.map((passage) => h("li", {}, h("div", { class: "passage-title" }, passage.title || "untitled", passage.score !== null ? h("span", { class: "muted small" }, ` ${num(passage.score)}`) : null), words(passage.text))))

@@ -19,9 +19,15 @@ def test_members_of_one_active_set_stand_in_one_event_with_each_prompt_once():
 
 
 def test_the_outcome_of_the_task_is_told():
-    timeline = build_timeline(make_episode(reward=1.0, task={"question": "3+4?", "gold": 7}, info={"answer": [7]}))
+    timeline = build_timeline(
+        make_episode(
+            reward=1.0,
+            task={"question": "3+4?", "gold": 7},
+            info={"answer": [7], "metrics": {"a": 1, "b": 0.5}, "x": None},
+        )
+    )
     assert (timeline.question.text, timeline.gold.text, timeline.is_correct) == ("3+4?", "7", True)
-    assert timeline.outcome == (("answer", Excerpt("[7]")),)
+    assert timeline.outcome == (("answer", Excerpt("[7]")), ("metrics", Excerpt("a 1 · b 0.5")), ("x", Excerpt("")))
     assert build_timeline(make_episode(task={"id": 1})).question.text == '{"id": 1}'
 
 
