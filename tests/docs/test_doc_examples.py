@@ -20,7 +20,6 @@ NOT_RUN = {
     "docs/environments/code.md": "reads a file of HumanEval",
     "docs/integrations-training.md": "trains in TRL and verl; tests/integrations does so on a CPU",
     "docs/integrations.md": "needs the libraries it is about; tests/integrations runs them",
-    "docs/integrations-training.md": "names a model of the reader's; examples/integrations/train_with_trl.py is run",
     "docs/retrieval.md": "needs a running server",
     "docs/sweeps.md": "trains for minutes; tests/train/sweep does so with a smaller sweep",
 }
