@@ -5,15 +5,18 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
+GUESTS_VENV := .venv-integrations
+GUESTS_STAMP := $(GUESTS_VENV)/.installed
 SWEEPS := baselines-arithmetic ablations-arithmetic baselines-search ablations-search
 
-.PHONY: help install demo tables test test-vllm lint examples docs benchmarks clean
+.PHONY: help install demo tables test test-vllm test-integrations lint examples docs benchmarks clean
 
 help:
 	@echo "make demo        train the tiny team on arithmetic (two to three minutes on a CPU) and write its report"
 	@echo "make tables      train the sweeps of docs/results.md and write its tables (under half an hour on two idle cores)"
 	@echo "make test        run the test suite"
 	@echo "make test-vllm   install the CPU build of vLLM into .venv-vllm and run the tests that need it"
+	@echo "make test-integrations   install TorchRL, RLlib, verifiers ... into .venv-integrations and run the tests of the adapters"
 	@echo "make lint        ruff and mypy"
 	@echo "make examples    run every numbered example"
 	@echo "make docs        build the documentation into site/ and follow its tutorials"
@@ -60,6 +63,21 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 test-vllm: $(VLLM_STAMP)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/train/engines/test_vllm*.py
 
+# An environment of its own, for what these libraries ask of each other does not fit: openenv and gem-llm come without their
+# dependencies, which the others bring in versions that work. verl takes another tensordict; docs/integrations-training.md.
+$(GUESTS_STAMP): pyproject.toml constraints.txt constraints-integrations.txt
+	$(PYTHON) -m venv $(GUESTS_VENV)
+	$(GUESTS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(GUESTS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[train,ray,retrieval]" trl \
+		pytest pytest-timeout hypothesis
+	$(GUESTS_VENV)/bin/python -m pip install --quiet --constraint constraints-integrations.txt torchrl tensordict supersuit \
+		verifiers textarena reasoning-gym dm-tree lz4 scipy nltk msgspec fastmcp mcp
+	$(GUESTS_VENV)/bin/python -m pip install --quiet --constraint constraints-integrations.txt --no-deps openenv gem-llm
+	touch $@
+
+test-integrations: $(GUESTS_STAMP)
+	OMP_NUM_THREADS=1 $(GUESTS_VENV)/bin/python -m pytest tests/integrations -m "slow or not slow"
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -78,4 +96,4 @@ benchmarks: $(STAMP)
 	@for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) runs site
+	rm -rf $(VENV) $(VLLM_VENV) $(GUESTS_VENV) runs site

@@ -38,7 +38,8 @@ def draw_study(results: Sequence[StudyResult], path: Path) -> None:
             _draw_panel(panel, title, members)
         for panel in axes.flat[len(panels) :]:
             panel.set_visible(False)
-        axes.flat[0].legend(loc="lower right", handlelength=1.2)
+        for panel in axes.flat[: len(panels)]:
+            panel.legend(loc="lower right", handlelength=1.2)
         figure.subplots_adjust(
             left=0.5 / (num_columns * _PANEL_WIDTH),
             right=0.99,
