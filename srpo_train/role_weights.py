@@ -58,7 +58,12 @@ def _balance(rows: Sequence[MemberRow], logprobs_MT: Tensor) -> Tensor:
     return torch.tensor([weights[row.policy_id][row.role] for row in rows], dtype=torch.float64)
 
 
+_NEGLIGIBLE = 1e-9
+"""Share of the largest role's mass below which a role counts as without mass: what is noise is not made large."""
+
+
 def _equalize(mass: dict[str, float]) -> dict[str, float]:
-    present = [value for value in mass.values() if value]
+    least = _NEGLIGIBLE * max(mass.values())
+    present = [value for value in mass.values() if value > least]
     mean = sum(present) / max(1, len(present))
-    return {role: mean / value if value else 1.0 for role, value in mass.items()}
+    return {role: mean / value if value > least else 1.0 for role, value in mass.items()}

@@ -97,7 +97,8 @@ class Samplers:
             What it took, as metrics; nothing where no engine of this process has a copy.
         """
         with RECORDER.phase("publish"), self._published_policies():
-            return self._give((policy.policy_id, policy.version, weights_of(policy)) for policy in self._team.trained)
+            published = [policy for policy in self._team.trained if policy.policy_id in self._publishing]
+            return self._give((policy.policy_id, policy.version, weights_of(policy)) for policy in published)
 
     def snapshot(self) -> Weights:
         """Copy the trained weights into ordinary memory, for engines that are to have them later."""

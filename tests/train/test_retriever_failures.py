@@ -369,7 +369,7 @@ def train_village(server, tmp_path, monkeypatch):
 
     def run(happenings, *, resume=False, overrides=()):
         monkeypatch.setattr(
-            "srpo_train.samplers.make_engines",
+            "srpo_train.places.make_engines",
             lambda team, config: {policy.policy_id: TrainedEngine(policy, happenings) for policy in team},
         )
         fixed = [f"output_dir={tmp_path}", f"env.kwargs.retriever={server.url}?{TRIES}"]

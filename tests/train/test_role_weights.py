@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from srpo_train.batching import MemberRow
@@ -50,6 +50,7 @@ def test_none_changes_nothing() -> None:
     assert weigh_roles("none", VOTERS, coefficients) is coefficients
 
 
+@example([("a", "p", 4.0), ("b", "p", 1.1125369292536007e-308)])
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("pq"), st.floats(-10, 10)), min_size=1, max_size=12))
 def test_balance_keeps_each_policy_s_mass_and_every_sign(given_rows: list[tuple[str, str, float]]) -> None:
     rows = [row(index, 0, role, policy_id) for index, (role, policy_id, _) in enumerate(given_rows)]
