@@ -68,7 +68,7 @@ test-vllm: $(VLLM_STAMP)
 $(GUESTS_STAMP): pyproject.toml constraints.txt constraints-integrations.txt
 	$(PYTHON) -m venv $(GUESTS_VENV)
 	$(GUESTS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt torch
-	$(GUESTS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[train,ray,retrieval]" trl \
+	$(GUESTS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[train,lora,ray,retrieval]" trl \
 		pytest pytest-timeout hypothesis
 	$(GUESTS_VENV)/bin/python -m pip install --quiet --constraint constraints-integrations.txt torchrl tensordict supersuit \
 		verifiers textarena reasoning-gym dm-tree lz4 scipy nltk msgspec fastmcp mcp
