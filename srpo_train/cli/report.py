@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from srpo_envs.errors import ConfigError
 from srpo_train.cli._axis import Axis, AxisOption
 from srpo_train.cli._labels import LabelOption, parse_labels
 
@@ -14,6 +15,7 @@ PAGE_FILE = "report.html"
 """Name of the page."""
 
 _FOLDER = Path("reports")
+_FILES = (".html", ".md", ".tex")
 
 
 def report(
@@ -47,6 +49,10 @@ def report(
 
         typer.echo(write_report(paths[0]))
         return
+    if out and (out.suffix in _FILES or out.is_file()):
+        raise ConfigError(
+            f"--out {out}: expected a folder, got the name of a file; the page of --html is {PAGE_FILE} in it"
+        )
     named = parse_labels(labels)
     if is_page:
         from srpo_train.reporting.page import write_page

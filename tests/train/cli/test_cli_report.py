@@ -54,6 +54,13 @@ def test_the_page_of_one_run_lies_in_it_and_that_of_several_in_reports(tmp_path:
     assert srpo("report", "a", "b", "--html", "--out", "there", folder=tmp_path).stdout == "there/report.html\n"
 
 
+def test_the_name_of_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    told = refused("report", "a", "--html", "--out", "mine.html", folder=tmp_path)
+    assert "--out mine.html: expected a folder, got the name of a file; the page of --html is report.html in it" in told
+    assert not (tmp_path / "mine.html").exists()
+
+
 def test_several_are_compared_under_the_names_given(tmp_path: Path) -> None:
     make_run(tmp_path / "a", evaluations={1: (0.5, 0.6)})
     make_evaluation(tmp_path / "e", {"nq": {0: [4, 2]}})
