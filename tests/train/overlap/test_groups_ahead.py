@@ -175,9 +175,11 @@ def test_a_push_waits_for_requests_and_holds_new_ones_back(make_world):
     world.engine.submit = watched
     for _ in range(6):
         world.train()
-    assert world.num_pushes >= 5  # and _push itself looks that nothing is under way
-    # A turn that has begun when weights are offered may still ask, once for each push; later ones do not.
-    assert num_asked_anyway <= world.num_pushes
+    # Weights that newer ones overtake are never pushed, but max_lag = 1 asks for a push every second update at least.
+    assert world.num_pushes >= 2  # and _push itself looks that nothing is under way
+    # A turn that has begun when weights are offered may still ask, once before each push; later ones do not. The last
+    # weights offered may not have been pushed yet.
+    assert num_asked_anyway <= world.num_pushes + 1
 
 
 def test_whoever_borrows_the_engine_finds_it_at_rest_with_the_newest_weights(make_world):
