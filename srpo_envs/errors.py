@@ -93,6 +93,10 @@ class SchemaVersionError(RecordError):
     """A stored record was written by a newer schema than this version knows."""
 
 
+class StorageFullError(SrpoError, OSError):
+    """There is no room for a file; the message names it and says how to go on."""
+
+
 class ReplayError(SrpoError, ValueError):
     """A stored episode does not replay to what was recorded."""
 

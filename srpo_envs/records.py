@@ -27,6 +27,7 @@ from types import NoneType
 from typing import Any, Literal, TypeVar
 
 from srpo_envs.errors import MemberMismatchError, RecordError, SchemaVersionError
+from srpo_envs.storing import replace_whole, storing
 
 SCHEMA_VERSION = 1
 
@@ -388,16 +389,17 @@ def episode_to_lines(episode: Episode) -> Iterator[str]:
 
 
 def write_episodes(path: str | os.PathLike[str], episodes: Iterable[Episode]) -> None:
-    """Write episodes to a JSON Lines file that appears whole or not at all (written beside, then renamed)."""
+    """Write episodes to a JSON Lines file that appears whole or not at all (written beside, then renamed).
+
+    Raises:
+        RecordError: a field holds something that is not JSON.
+        StorageFullError: there is no room for it.
+    """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + ".partial")
-    with partial.open("w", encoding="ascii") as file:
-        for episode in episodes:
-            file.writelines(line + "\n" for line in episode_to_lines(episode))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(target)
+    with storing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    lines = (line.encode("ascii") + b"\n" for episode in episodes for line in episode_to_lines(episode))
+    replace_whole(target, lines)
 
 
 def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
