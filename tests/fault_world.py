@@ -1,4 +1,4 @@
-"""Worlds whose steps wait at gates and whose graders are lost at work, so that a test can kill things at a known moment.
+"""Worlds whose steps wait at gates and whose graders are lost at work, so that tests kill things at a known moment.
 
 A test names a folder in the environment, which processes of a cluster inherit, and puts files there: what is to happen
 is a file, and so is what has happened. Nothing of it is in the recipe, so that runs with and without faults compare.

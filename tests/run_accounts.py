@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from srpo_envs.audit import audit_run
-from srpo_envs.records import Episode, read_episodes
-from srpo_train.metrics import read_metrics
+from srpo_envs.records import Episode, Event, read_episodes
+from srpo_train.metrics import read_metrics, without_timing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,31 @@ class Accounts:
 
 def stored(run_dir: Path, step: int) -> list[Episode]:
     return list(read_episodes(run_dir / "events" / f"step-{step:06d}.jsonl"))
+
+
+def assert_same_run(run_dir: Path, other: Path) -> None:
+    """Require the same metrics, events and last weights, bit for bit."""
+    lines, others = ([without_timing(line) for line in read_metrics(each)] for each in (run_dir, other))
+    assert lines == others
+    for step in (int(line["step"]) for line in lines if line["step"]):
+        assert [untimed(episode) for episode in stored(run_dir, step)] == [
+            untimed(episode) for episode in stored(other, step)
+        ]
+    weights = sorted((other / "checkpoints").glob("step-*/*/*.safetensors"))
+    assert weights
+    for path in weights:
+        assert (run_dir / path.relative_to(other)).read_bytes() == path.read_bytes()
+
+
+def untimed(episode: Episode) -> Episode:
+    """Return an episode without what a clock wrote."""
+
+    def without_clock(event: Event) -> Event:
+        members = tuple(dataclasses.replace(member, timings={}) for member in event.members)
+        calls = tuple(dataclasses.replace(call, duration_s=0.0) for call in event.tool_calls)
+        return dataclasses.replace(event, members=members, tool_calls=calls)
+
+    return dataclasses.replace(episode, events=tuple(map(without_clock, episode.events)))
 
 
 def accounts_of(run_dir: Path, *, per_step: int, num_steps: int) -> Accounts:
