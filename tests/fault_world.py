@@ -96,10 +96,10 @@ class GradedElsewhere(Arithmetic):
 
     def grade(self, task: Task, answer: Any) -> float:
         """Return 1.0 for an answer equal to the gold where the worker knows a law of trigonometry."""
-        pool = _grader._pool
-        _lose(pool._idle, pool._busy, lambda worker: worker.process.pid)
-        is_there = _grader.is_equivalent(r"\sin(2x)", r"2\sin(x)\cos(x)")
-        return super().grade(task, answer) * is_there
+        pool, grade = _grader._pool, super().grade(task, answer)
+        if grade:  # the loss would show: a right answer would be wrong
+            _lose(pool._idle, pool._busy, lambda worker: worker.process.pid)
+        return grade * _grader.is_equivalent(r"\sin(2x)", r"2\sin(x)\cos(x)")
 
 
 class GradedInBox(TinyCode):

@@ -245,6 +245,15 @@ def test_a_file_whose_end_is_torn_off_is_audited_up_to_there_and_named(tmp_path,
     assert ("a last record counts as never written: " in report.summary()) == bool(num_lost)
 
 
+def test_a_file_that_ends_between_the_lines_of_an_episode_is_audited_up_to_there(tmp_path, registered_episodes):
+    path = tmp_path / "events" / "step-1.jsonl"
+    write_episodes(path, registered_episodes)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    report = audit_run(tmp_path)
+    assert report.num_episodes == 2
+    assert "the file was cut short" in report.torn[0]
+
+
 def test_replay_finds_what_the_records_alone_do_not_show(registered_episodes):
     call = registered_episodes[0].events[-1].tool_calls[0]
     forged = with_event(registered_episodes[0], 4, tool_calls=(dataclasses.replace(call, result=1.0),))

@@ -6,6 +6,7 @@ episode stands before its first step (a gate of `fault_world`), and does its har
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -202,7 +203,8 @@ def test_an_environment_worker_that_is_stopped_costs_its_episodes_their_deadline
         run.gates.open(GATE)
         accounts, cluster = run.end()
     finally:
-        os.kill(stopped, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # ended with the run
+            os.kill(stopped, signal.SIGCONT)
     lines = read_metrics(run.run_dir)
     assert lines[1]["rollout/num_expired_episodes"] >= 1
     assert accounts.expired == accounts.failed == PER_STEP * NUM_STEPS - accounts.trained
