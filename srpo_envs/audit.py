@@ -14,11 +14,11 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from srpo_envs.budget import Budget, Usage
-from srpo_envs.errors import AuditError, ConfigError, ReplayError, UnknownIdError
+from srpo_envs.errors import AuditError, ConfigError, ReplayError, TornRecordError, UnknownIdError
 from srpo_envs.recording import initial_state_id, next_state_id
 from srpo_envs.records import Episode, Event, MemberRecord, read_episodes
 from srpo_envs.replay import replay as replay_episode
@@ -77,6 +77,8 @@ class AuditReport:
     """Episodes that were replayed."""
     findings: tuple[Finding, ...]
     """Every broken rule; empty when all hold."""
+    torn: tuple[str, ...] = ()
+    """Files that end in the middle of a record, and where; that record counts as never written."""
 
     @property
     def is_ok(self) -> bool:
@@ -91,6 +93,7 @@ class AuditReport:
             f"{self.num_replayed} episodes replayed" if self.num_replayed else "not replayed",
             "every rule holds" if self.is_ok else f"{len(self.findings)} findings",
         ]
+        lines += [f"a last record counts as never written: {place}" for place in self.torn]
         lines += [str(finding) for finding in self.findings[:max_findings]]
         if len(self.findings) > max_findings:
             lines.append(f"... and {len(self.findings) - max_findings} more")
@@ -115,6 +118,8 @@ def episode_files(directory: str | os.PathLike[str]) -> list[Path]:
 def audit_run(run_dir: str | os.PathLike[str], *, replay: bool = False) -> AuditReport:
     """Audit every stored episode of a run or of an evaluation.
 
+    What a file that was cut off holds is audited up to there, and the report names the file.
+
     Raises:
         AuditError: it stored none.
         ReplayError: the recorded environment is not registered, so that nothing can be replayed.
@@ -126,7 +131,17 @@ def audit_run(run_dir: str | os.PathLike[str], *, replay: bool = False) -> Audit
             f"{str(run_dir)!r} holds no events/*.jsonl and no samples; give the folder of a run that stored its "
             "events, or of an evaluation"
         )
-    return audit_episodes((episode for file in files for episode in read_episodes(file)), replay=replay)
+    torn: list[str] = []
+    report = audit_episodes((episode for file in files for episode in _whole_episodes(file, torn)), replay=replay)
+    return replace(report, torn=tuple(torn))
+
+
+def _whole_episodes(file: Path, torn: list[str]) -> Iterator[Episode]:
+    """Yield the episodes of a file; where its end is missing, say so in the list."""
+    try:
+        yield from read_episodes(file)
+    except TornRecordError as error:
+        torn.append(str(error))
 
 
 def audit_episodes(episodes: Iterable[Episode], *, replay: bool = False) -> AuditReport:

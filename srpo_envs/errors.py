@@ -89,8 +89,16 @@ class RecordError(SrpoError, ValueError):
     """A stored record cannot be read; the message names file and line."""
 
 
+class TornRecordError(RecordError):
+    """A file of records ends in the middle of one, which was being written when its writer died."""
+
+
 class SchemaVersionError(RecordError):
     """A stored record was written by a newer schema than this version knows."""
+
+
+class StorageFullError(SrpoError, OSError):
+    """There is no room for a file; the message names it and says how to go on."""
 
 
 class ReplayError(SrpoError, ValueError):

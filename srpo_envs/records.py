@@ -26,7 +26,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar
 
-from srpo_envs.errors import MemberMismatchError, RecordError, SchemaVersionError
+from srpo_envs.errors import MemberMismatchError, RecordError, SchemaVersionError, TornRecordError
+from srpo_envs.storing import replace_whole, storing
 
 SCHEMA_VERSION = 1
 
@@ -388,16 +389,17 @@ def episode_to_lines(episode: Episode) -> Iterator[str]:
 
 
 def write_episodes(path: str | os.PathLike[str], episodes: Iterable[Episode]) -> None:
-    """Write episodes to a JSON Lines file that appears whole or not at all (written beside, then renamed)."""
+    """Write episodes to a JSON Lines file that appears whole or not at all (written beside, then renamed).
+
+    Raises:
+        RecordError: a field holds something that is not JSON.
+        StorageFullError: there is no room for it.
+    """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + ".partial")
-    with partial.open("w", encoding="ascii") as file:
-        for episode in episodes:
-            file.writelines(line + "\n" for line in episode_to_lines(episode))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(target)
+    with storing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    lines = (line.encode("ascii") + b"\n" for episode in episodes for line in episode_to_lines(episode))
+    replace_whole(target, lines)
 
 
 def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
@@ -405,6 +407,7 @@ def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
 
     Raises:
         RecordError: a line is damaged, or an episode has other events than it announces; names file and line.
+        TornRecordError: the same, where only the end of the file is missing; every episode before it was yielded.
         SchemaVersionError: a line was written by a newer version.
     """
     with Path(path).open("rb") as file:
@@ -416,7 +419,14 @@ def parse_episodes(lines: Iterable[bytes], where: str) -> Iterator[Episode]:
     head: _Line | None = None
     events: list[Event] = []
     for number, raw in enumerate(lines, start=1):
-        line = _load_line(raw, f"{where}:{number}")
+        try:
+            line = _load_line(raw, f"{where}:{number}")
+        except RecordError as error:
+            if raw.endswith(b"\n"):
+                raise
+            if head is not None and head.fields.get("events") == len(events):  # the one before it is whole
+                yield _assemble(head, events)
+            raise TornRecordError(str(error)) from error
         if line.kind == "episode":
             if head is not None:
                 yield _assemble(head, events)
@@ -425,8 +435,16 @@ def parse_episodes(lines: Iterable[bytes], where: str) -> Iterator[Episode]:
             raise RecordError(f"{line.where}: an event before any episode; the file's beginning is missing")
         else:
             events.append(_build_event(line, head))
-    if head is not None:
-        yield _assemble(head, events)
+    if head is None:
+        return
+    try:
+        last = _assemble(head, events)
+    except RecordError as error:
+        announced = head.fields.get("events")
+        if isinstance(announced, int) and len(events) < announced:
+            raise TornRecordError(str(error)) from error
+        raise
+    yield last
 
 
 @dataclass(frozen=True, slots=True)

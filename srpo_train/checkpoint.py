@@ -13,18 +13,20 @@ checkpoint is either the one before or the new one::
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from srpo_envs.errors import CheckpointError
+from srpo_envs.storing import storing
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +91,7 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: the step is already there, or the state holds something that could not be loaded safely.
+            StorageFullError: there is no room for it; nothing of it stays, and the checkpoints before it do.
         """
         if self._is_read_only:
             raise CheckpointError(f"{self.directory}: this store was opened for reading only")
@@ -96,11 +99,11 @@ class CheckpointStore:
         if target.exists() and _damage(target) is None:
             raise CheckpointError(f"{target}: this step is already saved; resume from it or use another run name")
         partial = target.with_name(target.name + _PARTIAL)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        writer(partial)
-        _save_state(partial / STATE_FILE, state)
-        _write_manifest(partial, step)
+        with storing(target), _removed_on_failure(partial):
+            partial.mkdir(parents=True)
+            writer(partial)
+            _save_state(partial / STATE_FILE, state)
+            _write_manifest(partial, step)
         if target.exists():  # a damaged one, which nothing can use
             self._discard(target)
         partial.rename(target)
@@ -194,11 +197,23 @@ class CheckpointStore:
                     shutil.rmtree(path)
 
 
+@contextlib.contextmanager
+def _removed_on_failure(folder: Path) -> Iterator[None]:
+    """Begin without a folder, and leave none behind when the body fails: what it takes up may be what is missing."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
 def _save_state(path: Path, state: Mapping[str, Any]) -> None:
     """Save a state and make sure that it loads without running code."""
     import torch
 
-    torch.save(dict(state), path)
+    with path.open("wb") as file:  # torch's own files say of a full disk that something was unexpected
+        torch.save(dict(state), file)
     try:
         torch.load(path, map_location="meta", weights_only=True, mmap=True)
     except Exception as error:

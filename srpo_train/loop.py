@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from srpo_envs.grading.pool import num_lost_workers
 from srpo_envs.records import Episode, write_episodes
 from srpo_train.alarms import Alarm, Alarms
 from srpo_train.batching import EventBatch
@@ -242,6 +243,7 @@ class Trainer:
             **summarize_rollout(rollout.episodes),
             **self._styles.measure(rollout.episodes),
             **collection_metrics(rollout, experiences),
+            "rollout/num_lost_graders": float(sum(self._ranks.gather(num_lost_workers()))),
             **self._source.metrics(),
             **update,
             **lags,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Protocol
 
 from srpo_envs.errors import RecordError, UnknownIdError, near_miss
 from srpo_envs.records import Episode
+from srpo_envs.storing import append_whole, replace_whole, storing
 
 METRICS_FILE = "metrics.jsonl"
 """Name of the log within a run directory."""
@@ -87,6 +87,16 @@ TABLE: tuple[Metric, ...] = (
         "Episodes begun again because they were under way when the checkpoint was made that the run goes on from.",
     ),
     Metric("rollout/num_stragglers", "steps", "Environment steps that missed their round and joined a later one."),
+    Metric(
+        "rollout/num_step_retries",
+        "steps",
+        "Environment steps made again because a retriever, a sandbox, a grader or a tool failed.",
+    ),
+    Metric(
+        "rollout/num_lost_graders",
+        "workers",
+        "Grading workers of the ranks that ended at work since the run was last started; others graded their items.",
+    ),
     Metric("rollout/num_events", "events", "Environment transitions."),
     Metric("rollout/num_tokens", "tokens", "C_tok of eq. 8: sampled tokens."),
     Metric("rollout/num_calls", "calls", "C_call of eq. 8: policy calls, the sum of cardinalities."),
@@ -311,6 +321,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("cluster/num_rank_restarts", "starts", "Times a rank was started again, because it or another one died."),
     Metric("cluster/num_engine_restarts", "starts", "Copies of policies or vLLM servers started again."),
     Metric("cluster/num_env_worker_restarts", "starts", "Environment workers started again."),
+    Metric("cluster/num_lost_graders", "workers", "The same as `rollout/num_lost_graders`, in environment workers."),
     Metric("cluster/num_rebuilt_episodes", "episodes", "Episodes that went on elsewhere after their worker died."),
     Metric("perf/overlap_share", "share", "Part of the step in which rollouts went on during its update."),
     Metric("perf/tokens_per_s", "tokens/s", "Sampled tokens per second of generation."),
@@ -435,9 +446,9 @@ class MetricLogger:
         self._path = Path(run_dir) / METRICS_FILE
         self._path.parent.mkdir(parents=True, exist_ok=True)
         kept = [] if resume_step is None else [line for line in read_metrics(self._path) if line["step"] <= resume_step]
-        _write_atomically(self._path, kept)
+        replace_whole(self._path, (_encode(line).encode() for line in kept))
         self._last_step = int(kept[-1]["step"]) if kept else -1
-        self._file = self._path.open("a", encoding="utf-8")
+        self._file = self._path.open("ab", buffering=0)
         self._sinks = tuple(sinks)
 
     def log(self, step: int, values: Values, episodes: Sequence[Episode] = ()) -> None:
@@ -449,6 +460,7 @@ class MetricLogger:
             episodes: What the step trained on, for sinks that show some of them.
 
         Raises:
+            StorageFullError: there is no room for the line; the file is as it was.
             UnknownIdError: a name is not in the table.
             ValueError: the step does not come after the last one.
         """
@@ -458,9 +470,8 @@ class MetricLogger:
             raise ValueError(
                 f"metrics of step {step} after those of step {self._last_step}; log each step once, in order"
             )
-        self._file.write(_encode({"step": step, **values}))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with storing(self._path):
+            append_whole(self._file, _encode({"step": step, **values}).encode())
         self._last_step = step
         for sink in self._sinks:
             sink.write(step, values, episodes)
@@ -547,12 +558,3 @@ def _decode(line: str, where: str) -> dict[str, float]:
     if not isinstance(values.get("step"), int):
         raise RecordError(f"{where}: a line of metrics needs an integer 'step', got {values.get('step')!r}")
     return values
-
-
-def _write_atomically(path: Path, lines: Iterable[Values]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.writelines(map(_encode, lines))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from srpo_envs.errors import ConfigError
+from srpo_envs.storing import append_whole, replace_whole, storing
 from srpo_train.config import Recipe, load_recipe
 
 logger = logging.getLogger(__name__)
@@ -61,12 +62,14 @@ def claimed_run_dir(recipe: Recipe, *, resume: bool) -> Iterator[Path]:
         ConfigError: another process is writing there, or the directory holds a run that this one is not.
     """
     run_dir = recipe.run_dir
-    run_dir.mkdir(parents=True, exist_ok=True)
+    with storing(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
     with locked(run_dir, "another process is training there; wait for it, or use --name"):
         require_same_run(recipe, resume=resume)
         write_whole(run_dir / RECIPE_FILE, recipe.to_toml())
-        with (run_dir / SOFTWARE_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(describe_software()) + "\n")
+        software = run_dir / SOFTWARE_FILE
+        with storing(software), software.open("ab", buffering=0) as file:
+            append_whole(file, json.dumps(describe_software()).encode() + b"\n")
         yield run_dir
 
 
@@ -92,10 +95,12 @@ def locked(folder: Path, refusal: str) -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    """Write a file that is there whole or not at all.
+
+    Raises:
+        StorageFullError: there is no room for it.
+    """
+    replace_whole(path, [text.encode()])
 
 
 def describe_software() -> dict[str, Any]:

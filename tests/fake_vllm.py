@@ -55,6 +55,8 @@ class FakeVllm(JsonServer):
         self.planned: dict[str, list[Answer]] = defaultdict(list)
         """Answers by path that are given in place of the real ones, one after another."""
         self.delay_s = 0.0
+        self.holds: threading.Event | None = None
+        """Where there is one, responses wait for it: the server has fallen silent."""
         self._stop_texts = StopTexts(self.policy.decode, self.policy.model.config.vocab_size)
         self._model_lock = threading.Lock()
         self._numbers = itertools.count()
@@ -203,6 +205,8 @@ class FakeVllm(JsonServer):
             return Answer({"error": {"message": f"The model `{model}` does not exist."}}, status=404)
         num_aborts, label = self.num_aborts, self.label
         time.sleep(self.delay_s)
+        if self.holds:
+            self.holds.wait()
         while self.is_paused:
             time.sleep(0.002)
         if self.num_aborts != num_aborts:

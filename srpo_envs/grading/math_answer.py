@@ -50,7 +50,9 @@ class GraderStats:
     timeouts: int
     """Questions answered "not equal" because the limit ran out."""
     crashes: int
-    """Questions answered "not equal" because the worker died or ran out of memory."""
+    """Questions answered "not equal" because they ended two workers, or one ran out of memory."""
+    lost_workers: int
+    """Workers that ended at work; what they had was graded again by others."""
     starts: int
     """Workers started."""
 
@@ -122,6 +124,7 @@ class MathGrader:
             pooled=pool.requests,
             timeouts=pool.timeouts,
             crashes=pool.crashes + self._num_failed,
+            lost_workers=pool.lost_workers,
             starts=pool.starts,
         )
 

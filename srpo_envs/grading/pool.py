@@ -1,5 +1,8 @@
 """A pool of worker processes with hard limits: a request that hangs, blows up or dies never costs more than its limit.
 
+A worker that ends in the middle of a request may have been killed by somebody else (the kernel, for want of memory, or
+a person), so another one gets the request again. A request that ends that one too is what ends workers.
+
 Workers are fresh interpreters started by `subprocess`, never forks of the calling process, so threads of torch or of
 anything else are no danger. Waiting happens on file descriptors, not on signals, so it works from any thread. The limit
 starts when a worker has the request: time in the queue does not count against the answer. A request that has to start
@@ -9,6 +12,7 @@ its worker first gets what the start left of a total, so that it too ends in tim
 from __future__ import annotations
 
 import atexit
+import logging
 import math
 import os
 import select
@@ -21,8 +25,11 @@ from dataclasses import dataclass
 
 from srpo_envs.errors import GraderUnavailableError
 
+logger = logging.getLogger(__name__)
+
 START_LIMIT_S = 60.0
 READY, LOADING = b"ready\n", b"loading\n"
+_TRIES = 2
 
 
 class WorkerTimeout(Exception):
@@ -38,9 +45,15 @@ class PoolStats:
     """What a pool has done since it was made."""
 
     requests: int = 0
+    """Lines it was asked."""
     timeouts: int = 0
+    """Requests that ran into the limit."""
     crashes: int = 0
+    """Requests that ended every worker they were given."""
+    lost_workers: int = 0
+    """Workers that ended at work."""
     starts: int = 0
+    """Workers started."""
 
 
 class Worker:
@@ -152,33 +165,43 @@ class WorkerPool:
         self._busy: set[Worker] = set()
 
     def ask(self, request: bytes) -> bytes | None:
-        """Return a worker's reply to one line, None when the request timed out or ended the worker.
+        """Return a worker's reply to one line; None when it timed out or ended two workers, or the pool was closed.
 
         Raises:
             GraderUnavailableError: no worker can be started.
         """
+        with self._lock:
+            self.stats.requests += 1
         with self._slots:
-            begun = time.monotonic()
-            worker = self._take()
-            left_s = max(self.total_s - (time.monotonic() - begun), self.limit_s / 2)
-            try:
-                reply = worker.ask(request, min(self.limit_s, left_s))
-            except WorkerTimeout:
-                self._discard(worker, "timeouts")
-                return None
-            except WorkerDeath:
-                self._discard(worker, "crashes")
-                return None
-            except BaseException:
-                self._discard(worker, None)
+            for _ in range(_TRIES):
+                try:
+                    return self._ask_once(request)
+                except WorkerTimeout:
+                    self._count("timeouts")
+                    return None
+                except WorkerDeath:
+                    self._count("lost_workers")
+                    _count_lost()
+                    logger.warning("a grading worker ended at work; its item is graded again by another")
+            self._count("crashes")
+            return None
+
+    def _ask_once(self, request: bytes) -> bytes | None:
+        begun = time.monotonic()
+        worker = self._take()
+        left_s = max(self.total_s - (time.monotonic() - begun), self.limit_s / 2)
+        try:
+            reply = worker.ask(request, min(self.limit_s, left_s))
+        except BaseException:
+            if self._discard(worker):
                 raise
-            self._give_back(worker)
-            return reply
+            return None  # the pool was closed meanwhile, and its workers with it
+        self._give_back(worker)
+        return reply
 
     def _take(self) -> Worker:
         """Return an idle worker that still runs, or a new one."""
         with self._lock:
-            self.stats.requests += 1
             while self._idle:
                 worker = self._idle.pop()
                 if worker.is_alive():
@@ -192,7 +215,7 @@ class WorkerPool:
         try:
             worker.wait_until_ready()
         except BaseException:
-            self._discard(worker, None)
+            self._discard(worker)
             raise
         return worker
 
@@ -202,12 +225,17 @@ class WorkerPool:
                 self._busy.remove(worker)
                 self._idle.append(worker)
 
-    def _discard(self, worker: Worker, counter: str | None) -> None:
+    def _discard(self, worker: Worker) -> bool:
+        """End a worker; return whether it still was one of this pool's."""
         worker.kill()
         with self._lock:
+            is_own = worker in self._busy
             self._busy.discard(worker)
-            if counter is not None:
-                setattr(self.stats, counter, getattr(self.stats, counter) + 1)
+        return is_own
+
+    def _count(self, counter: str) -> None:
+        with self._lock:
+            setattr(self.stats, counter, getattr(self.stats, counter) + 1)
 
     def close(self) -> None:
         """End all workers. Closing twice does nothing; a later request starts new ones."""
@@ -227,6 +255,19 @@ class WorkerPool:
 
 
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+_num_lost = 0
+_counting = threading.Lock()
+
+
+def num_lost_workers() -> int:
+    """Return how many workers of this process's pools have ended at work so far."""
+    return _num_lost
+
+
+def _count_lost() -> None:
+    global _num_lost
+    with _counting:
+        _num_lost += 1
 
 
 @atexit.register

@@ -54,11 +54,14 @@ class ActorLine:
     Args:
         name: Its seat.
         actor: The actor's handle.
+        timeout_s: How long an answer may take; an actor that takes longer hangs, and is killed so that Ray starts it
+            again. None where each call has a deadline of its own.
     """
 
-    def __init__(self, name: str, actor: Any) -> None:
+    def __init__(self, name: str, actor: Any, *, timeout_s: float | None = None) -> None:
         self._name = name
         self._actor = actor
+        self._timeout_s = timeout_s
 
     @property
     def name(self) -> str:
@@ -77,10 +80,13 @@ class ActorLine:
 
     def _wait(self, reference: Any) -> Any:
         import ray
-        from ray.exceptions import ObjectLostError, RayActorError
+        from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError
 
         try:
-            answer: Answer = ray.get(reference)
+            answer: Answer = ray.get(reference, timeout=self._timeout_s)
+        except GetTimeoutError as error:
+            ray.kill(self._actor, no_restart=False)
+            raise WorkerLostError(f"{self._name} did not answer for {self._timeout_s:g} s and is killed") from error
         except (RayActorError, ObjectLostError) as error:  # it died, restarts, or its machine took the answer along
             raise _lost(self._name, error) from error
         if answer.error is not None:

@@ -120,7 +120,10 @@ class OnCluster:
             return self._ask_servers(policies, config.served)
         engines: dict[str, Engine] = {}
         for policy in policies:
-            lines = [ActorLine(name, actor) for name, actor in job.engines[policy.policy_id].items()]
+            lines = [
+                ActorLine(name, actor, timeout_s=job.recipe.ray.copy_timeout_s)
+                for name, actor in job.engines[policy.policy_id].items()
+            ]
             engine = CopiesEngine(policy, lines, store=ray.put)
             engine.publish(policy.version, weights_of(policy))
             engines[policy.policy_id] = engine

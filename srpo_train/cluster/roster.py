@@ -216,4 +216,5 @@ def as_metrics(tally: Mapping[str, int]) -> dict[str, float]:
         "cluster/num_engine_restarts": float(tally.get("restarts of engine", 0)),
         "cluster/num_env_worker_restarts": float(tally.get("restarts of environments", 0)),
         "cluster/num_rebuilt_episodes": float(tally.get("rebuilt episodes", 0)),
+        "cluster/num_lost_graders": float(tally.get("lost graders", 0)),
     }

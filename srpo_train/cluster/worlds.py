@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import srpo_envs
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import EnvMisuseError, WorkerLostError
+from srpo_envs.grading.pool import num_lost_workers
 from srpo_envs.records import ActiveSet, Episode, MemberOutput, StepResult
 from srpo_train.cluster.lines import Answer, Line, answered
 from srpo_train.cluster.roster import Desk
@@ -110,6 +111,8 @@ class EnvWorker:
 
     def __init__(self, desk: Desk) -> None:
         desk.arrive()
+        self._desk = desk
+        self._num_losses_told = 0
         self._host = EnvHost()
 
     async def ready(self) -> Answer:
@@ -119,7 +122,14 @@ class EnvWorker:
     async def ask(self, method: str, *arguments: Any) -> Answer:
         """Call a method of the host."""
         call = getattr(self._host, method)
-        return await _in_thread(lambda: answered(lambda: call(*arguments)))
+        answer = await _in_thread(lambda: answered(lambda: call(*arguments)))
+        self._tell_losses()
+        return answer
+
+    def _tell_losses(self) -> None:
+        while self._num_losses_told < num_lost_workers():
+            self._num_losses_told += 1
+            self._desk.count("lost graders")
 
 
 async def _in_thread(call: Callable[[], Answer]) -> Answer:

@@ -116,6 +116,7 @@ class Collection:
         self._num_open: Counter[str] = Counter()  # of each group: jobs that have not ended
         self._num_kept: Counter[str] = Counter()
         self._newly_complete: set[str] = set()
+        self._num_retries_before = envs.num_retries
         self.num_stragglers = 0
         """Moves that missed their round."""
         self.generate_s = 0.0
@@ -127,6 +128,11 @@ class Collection:
         """Add episodes, whole groups of them; they begin at the next `start_waiting`."""
         self._waiting.extend(zip(self._orders, jobs, strict=False))
         self._num_open.update(job.group_id for job in jobs)
+
+    @property
+    def num_retries(self) -> int:
+        """Moves made again because their surroundings failed."""
+        return self._envs.num_retries - self._num_retries_before
 
     # --- the state of things --------------------------------------------------------------------------------------
 
@@ -218,7 +224,7 @@ class Collection:
         now = time.monotonic()
         for slot in self.moving:
             if now - slot.moving_since >= self._step_timeout_s:
-                self.fail(slot, f"environment step took over {self._step_timeout_s:g} s")
+                self.fail(slot, f"environment step took over {self._step_timeout_s:g} s", is_expired=True)
 
     def _move(self, slot: Slot, move: Move) -> None:
         slot.moving_since, slot.is_late = math.inf, False

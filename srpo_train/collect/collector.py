@@ -127,7 +127,10 @@ class Collector:
             collection.abandon()
             raise
         return tally.rollout(
-            num_stragglers=collection.num_stragglers, generate_s=collection.generate_s, env_s=collection.env_s
+            num_stragglers=collection.num_stragglers,
+            generate_s=collection.generate_s,
+            env_s=collection.env_s,
+            num_retries=collection.num_retries,
         )
 
     def open_stream(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -59,6 +60,9 @@ class EnvPool:
         self._step_retries = step_retries
         self._idle: list[World] = []
         self._workers = StepWorkers(num_workers)
+        self._counting = threading.Lock()
+        self.num_retries = 0
+        """Moves made again because their surroundings failed, so far."""
 
     def take(self) -> World:
         """Return an environment that nobody uses."""
@@ -79,7 +83,7 @@ class EnvPool:
         def run() -> ActiveSet | None:
             on_start()
             with RECORDER.span("move", "environment"):
-                return _with_retries(move, self._step_retries)
+                return self._with_retries(move)
 
         return self._workers.submit(run)
 
@@ -98,20 +102,21 @@ class EnvPool:
         self._idle.clear()
         self._workers.close()
 
+    def _with_retries(self, move: Move) -> ActiveSet | None:
+        """A failed transition leaves the environment at the same pending event, so the same call may be made again."""
+        for attempt in range(self._step_retries):
+            try:
+                return move()
+            except SurroundingsError as error:
+                pause_s = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+                logger.info("environment step failed, trying again in %g s: %s", pause_s, error)
+                time.sleep(pause_s)
+                with self._counting:
+                    self.num_retries += 1
+        return move()
+
 
 def reset_move(env: World, job: EpisodeJob) -> Move:
     """Return the move that begins an episode."""
     options = {"task_index": job.task_index, "episode_id": job.episode_id, "group_id": job.group_id}
     return lambda: env.reset(seed=job.env_seed, options=options)
-
-
-def _with_retries(move: Move, retries: int) -> ActiveSet | None:
-    """A failed transition leaves the environment at the same pending event, so the same call may be made again."""
-    for attempt in range(retries):
-        try:
-            return move()
-        except SurroundingsError as error:
-            pause_s = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
-            logger.info("environment step failed, trying again in %g s: %s", pause_s, error)
-            time.sleep(pause_s)
-    return move()

@@ -36,7 +36,7 @@ class FailedEpisode:
     """The team brought itself where no policy can answer, such as a prompt beyond the context, or answered beyond its
     budget; not bad surroundings."""
     is_expired: bool = False
-    """A response or the whole episode ran into its deadline."""
+    """A response, a step of the environment or the whole episode ran into its deadline."""
 
 
 OnEnd = Callable[[Episode | FailedEpisode], None]
@@ -59,6 +59,8 @@ class Rollout:
     """Seconds spent generating."""
     env_s: float
     """Seconds in which there was nothing to generate, because every episode waited for its environment."""
+    num_retries: int = 0
+    """Environment steps made again because their surroundings failed."""
 
 
 def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
@@ -70,4 +72,5 @@ def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         num_surplus=sum(rollout.num_surplus for rollout in rollouts),
         generate_s=sum(rollout.generate_s for rollout in rollouts),
         env_s=sum(rollout.env_s for rollout in rollouts),
+        num_retries=sum(rollout.num_retries for rollout in rollouts),
     )

@@ -57,6 +57,11 @@ class Stream:
         """Seconds of waiting for environments so far."""
         return self._collection.env_s
 
+    @property
+    def num_retries(self) -> int:
+        """Environment steps made again so far because their surroundings failed."""
+        return self._collection.num_retries
+
     def close(self) -> None:
         """Give every episode up and bring the engines to rest."""
         self._driver.settle()

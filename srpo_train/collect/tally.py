@@ -67,7 +67,7 @@ class Tally:
         """Count one that was not needed."""
         self._num_surplus += 1
 
-    def rollout(self, *, num_stragglers: int, generate_s: float, env_s: float) -> Rollout:
+    def rollout(self, *, num_stragglers: int, generate_s: float, env_s: float, num_retries: int = 0) -> Rollout:
         """Return what came of the jobs.
 
         Raises:
@@ -84,4 +84,5 @@ class Tally:
             num_surplus=self._num_surplus,
             generate_s=generate_s,
             env_s=env_s,
+            num_retries=num_retries,
         )

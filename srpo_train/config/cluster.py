@@ -41,6 +41,9 @@ class RayConfig(Section):
     """Times an environment worker or an engine that died is started again; -1 knows no limit."""
     max_failures: Annotated[int, Field(ge=-1)] = 3
     """Times training goes on from the newest checkpoint after a rank died; -1 knows no limit."""
+    copy_timeout_s: PositiveFloat = 1800.0
+    """Seconds in which a copy of a policy has to answer a batch of requests or take new weights; one that does not is
+    killed and started again, and others answer."""
     start_timeout_s: PositiveFloat = 600.0
     """Seconds to wait for room on the cluster, and for workers and engines to start."""
 

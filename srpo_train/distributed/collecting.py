@@ -94,6 +94,7 @@ def _merge(jobs: Sequence[EpisodeJob], rollouts: Sequence[Rollout]) -> Rollout:
         failed=tuple(sorted(failed, key=lambda failed: position[failed.job.episode_id])),
         num_stragglers=sum(rollout.num_stragglers for rollout in rollouts),
         num_surplus=sum(rollout.num_surplus for rollout in rollouts),
+        num_retries=sum(rollout.num_retries for rollout in rollouts),
         generate_s=max(rollout.generate_s for rollout in rollouts),
         env_s=max(rollout.env_s for rollout in rollouts),
     )

@@ -116,7 +116,10 @@ class Fleet:
         return {server.url: server.push_s for server in self.servers if not server.trouble}
 
     async def replace(self, url: str, server: VllmServer) -> None:
-        """Ask a new server in the place of one that has ended and will not come back under its address."""
+        """Ask a new server in the place of one that has ended and will not come back under its address.
+
+        Requests that wait for the one that has ended are given up there at once, and made elsewhere.
+        """
         old = self._by_url.pop(url)
         logger.warning("server %s is now %s", url, server.url)
         self.servers = tuple(server if known is old else known for known in self.servers)
@@ -124,7 +127,7 @@ class Fleet:
         self._router.forget(url)
         self._unasked.discard(url)
         server.trouble = "it has just been started"
-        old.trouble = f"it is now {server.url}"
+        old.leave(f"it is now {server.url}")
         self._replaced.append(old)  # closed at the end: somebody may be about to ask it
         self._look_after_all()
 

@@ -106,6 +106,8 @@ class VllmServer:
         url = url.rstrip("/").removesuffix("/v1")
         self._endpoint = Endpoint(url, patience=patience, headers=headers, max_connections=max_connections)
         self._begun = 0.0
+        self._asking: set[asyncio.Task[Reply]] = set()
+        self._is_left = False
         self.num_under_way = 0
         """Requests that wait for this server."""
         self.context_length = 0
@@ -131,8 +133,23 @@ class VllmServer:
             prompt: Tokens.
             params: How to continue them, in vLLM's words.
             published: What should sample it.
+
+        Raises:
+            ServerFaultError: the server was left.
         """
         return await self._generate(params, {"token_ids": prompt})
+
+    def leave(self, trouble: str) -> None:
+        """Wait for no response of this server any more, now or later: another one has its place.
+
+        Its machine may be gone without a word, and connections to it stay open for as long as a response may take.
+
+        Args:
+            trouble: Why, as those who wait are told.
+        """
+        self.trouble, self._is_left = trouble, True
+        for asking in self._asking:
+            asking.cancel()
 
     def read(self, body: Mapping[str, Any], *, with_kept: bool) -> Sampled:
         """Read the answer to `generate`; see `read_sampled`."""
@@ -264,10 +281,20 @@ class VllmServer:
         await self._endpoint.close()
 
     async def _generate(self, params: Mapping[str, Any], payload: Mapping[str, Any]) -> Reply:
+        if self._is_left:
+            raise ServerFaultError(f"{self.url}: {self.trouble}")
         self.num_under_way += 1
+        asking = asyncio.ensure_future(self._endpoint.post(_GENERATE, {**payload, "sampling_params": params}))
+        self._asking.add(asking)
         try:
-            return await self._endpoint.post(_GENERATE, {**payload, "sampling_params": params})
+            return await asking
+        except asyncio.CancelledError:
+            asked_by = asyncio.current_task()
+            if self._is_left and not (asked_by and asked_by.cancelling()):  # else the request itself is given up
+                raise ServerFaultError(f"{self.url}: {self.trouble}") from None
+            raise
         finally:
+            self._asking.discard(asking)
             self.num_under_way -= 1
 
     async def _tell(self, what: str, path: str, payload: Any, end: float) -> None:

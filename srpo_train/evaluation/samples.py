@@ -16,6 +16,7 @@ from typing import Any
 
 from srpo_envs.errors import RecordError
 from srpo_envs.records import Episode, episode_to_lines, read_episodes
+from srpo_envs.storing import append_whole, replace_whole, storing
 from srpo_train.collect import FailedEpisode
 
 SAMPLES_FILE = "samples.jsonl"
@@ -73,9 +74,7 @@ class SampleFiles:
         """
         found = _read_failed(self._failed)
         wrong = [sample for sample in found if sample.is_wrong]
-        partial = self._failed.with_name(self._failed.name + ".partial")
-        partial.write_text("".join(_failed_line(sample) for sample in wrong), encoding="utf-8")
-        partial.replace(self._failed)
+        replace_whole(self._failed, (_failed_line(sample).encode() for sample in wrong))
         return wrong, [sample for sample in found if not sample.is_wrong]
 
     def add(self, episode: Episode) -> None:
@@ -140,8 +139,8 @@ def _lines_backward(file: Any, size: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _append(path: Path, text: str) -> None:
-    with path.open("ab") as file:
-        file.write(text.encode("utf-8"))
+    with storing(path), path.open("ab", buffering=0) as file:
+        append_whole(file, text.encode(), is_forced=False)
 
 
 def _failed_line(sample: FailedSample) -> str:

@@ -53,6 +53,26 @@ class _Group:
         self.episodes.sort(key=lambda episode: order[episode.episode_id])
 
 
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """What a stream has spent so far, which belongs to no group."""
+
+    generate_s: float = 0.0
+    env_s: float = 0.0
+    num_retries: int = 0
+
+    @classmethod
+    def of(cls, stream: Stream) -> _Spent:
+        """Read a stream."""
+        return cls(stream.generate_s, stream.env_s, stream.num_retries)
+
+    def since(self, before: _Spent) -> _Spent:
+        """Return what was spent after a moment."""
+        return _Spent(
+            self.generate_s - before.generate_s, self.env_s - before.env_s, self.num_retries - before.num_retries
+        )
+
+
 class GroupsAhead:
     """Keeps as many groups under way as can be trained before they are too old, on a thread.
 
@@ -115,7 +135,7 @@ class GroupsAhead:
         self._push_metrics: dict[str, float] = {}
         self._counts = {"rollout/num_stale_groups": 0.0, "rollout/num_recollected_episodes": 0.0}
         self._collecting_s = 0.0
-        self._clocks = (0.0, 0.0)  # engines and environments, as they were when last reported
+        self._spent = _Spent()  # as it was when last reported
         self._stream: Stream | None = None
         self._worker = Worker(self._run)
         if stored:
@@ -221,11 +241,10 @@ class GroupsAhead:
         self._worker.await_there(look)
         with self._worker.changed:
             stream = self._stream
-            now = (stream.generate_s, stream.env_s) if stream else self._clocks
-            spent = (now[0] - self._clocks[0], now[1] - self._clocks[1])
-            self._clocks = now
+            now = _Spent.of(stream) if stream else self._spent
+            spent, self._spent = now.since(self._spent), now
             failed, self._failed = self._failed, []
-            return _rollout(chosen, clocks=spent, failed=failed)
+            return _rollout(chosen, spent=spent, failed=failed)
 
     def _read(self, folder: Path) -> None:
         index = read_json(folder / _INDEX)
@@ -248,7 +267,7 @@ class GroupsAhead:
 
     def _run(self) -> None:
         self._stream = stream = self._open_stream(self)
-        self._clocks = (0.0, 0.0)
+        self._spent = _Spent()
         self._is_resting = False
         try:
             while True:
@@ -370,14 +389,14 @@ class GroupsAhead:
         self._worker.pause(pause_s)
 
 
-def _rollout(
-    groups: Sequence[_Group], *, clocks: tuple[float, float] = (0.0, 0.0), failed: Sequence[FailedEpisode] = ()
-) -> Rollout:
+def _rollout(groups: Sequence[_Group], *, spent: _Spent | None = None, failed: Sequence[FailedEpisode] = ()) -> Rollout:
+    spent = spent or _Spent()
     return Rollout(
         episodes=tuple(episode for group in groups for episode in group.episodes),
         failed=(*(item for group in groups for item in group.failed), *failed),
         num_stragglers=0,
         num_surplus=sum(group.num_surplus for group in groups),
-        generate_s=clocks[0],
-        env_s=clocks[1],
+        generate_s=spent.generate_s,
+        env_s=spent.env_s,
+        num_retries=spent.num_retries,
     )

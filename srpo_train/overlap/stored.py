@@ -22,6 +22,7 @@ def write_rollout(folder: Path, name: str, rollout: Rollout) -> None:
         "num_surplus": rollout.num_surplus,
         "generate_s": rollout.generate_s,
         "env_s": rollout.env_s,
+        "num_retries": rollout.num_retries,
     }
     write_json(folder / f"{name}.json", counts)
 

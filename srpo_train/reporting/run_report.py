@@ -7,6 +7,7 @@ from pathlib import Path
 
 from srpo_envs.errors import RecordError
 from srpo_envs.records import Episode, read_episodes
+from srpo_envs.storing import replace_whole, storing
 from srpo_train.config import Recipe, load_recipe
 from srpo_train.metrics import METRICS_FILE, names_below, read_metrics, series
 from srpo_train.reporting.curves import Lines, draw_curves
@@ -28,15 +29,17 @@ def write_report(run_dir: str | Path) -> Path:
         RecordError: the run has no metrics yet.
         ConfigError: its recipe cannot be read.
         MissingExtraError: matplotlib is not installed.
+        StorageFullError: there is no room for them.
     """
     run_dir = Path(run_dir)
     recipe = load_recipe(run_dir / "recipe.toml")
     lines = read_metrics(run_dir)
     if not lines:
         raise RecordError(f"{run_dir / METRICS_FILE}: no metrics to report yet; train first")
-    draw_curves(lines, run_dir / CURVES_FILE, recipe.name, describe_recipe(recipe))
+    with storing(curves := run_dir / CURVES_FILE):
+        draw_curves(lines, curves, recipe.name, describe_recipe(recipe))
     report = run_dir / REPORT_FILE
-    report.write_text("\n".join(_sections(run_dir, recipe, lines)) + "\n", encoding="utf-8")
+    replace_whole(report, (f"{section}\n".encode() for section in _sections(run_dir, recipe, lines)))
     return report
 
 

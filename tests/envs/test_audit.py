@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import srpo_envs
 from srpo_envs.audit import RULES, audit_episodes, audit_events, audit_run, event_table, format_event_table
 from srpo_envs.errors import AuditError, ReplayError
-from srpo_envs.records import write_episodes
+from srpo_envs.records import episode_to_lines, write_episodes
 from srpo_envs.workflows.solver_verifier import SolverVerifier
 
 
@@ -228,6 +228,30 @@ def test_an_episode_stored_in_two_files_is_found(tmp_path, registered_episodes):
     write_episodes(tmp_path / "events" / "step-1.jsonl", registered_episodes)
     write_episodes(tmp_path / "events" / "step-2.jsonl", registered_episodes[:1])
     assert {finding.rule for finding in audit_run(tmp_path).findings} == {"unique"}
+
+
+@pytest.mark.parametrize("num_bytes", [1, 100, 5000, 7000])
+def test_a_file_whose_end_is_torn_off_is_audited_up_to_there_and_named(tmp_path, registered_episodes, num_bytes):
+    """As a power cut or a full disk leaves a log that is appended to."""
+    write_episodes(tmp_path / "events" / "step-1.jsonl", registered_episodes)
+    whole = (tmp_path / "events" / "step-1.jsonl").read_bytes()
+    (tmp_path / "events" / "step-1.jsonl").write_bytes(whole[:-num_bytes])
+    last = sum(len(line) + 1 for line in episode_to_lines(registered_episodes[2]))
+    num_lost = 0 if num_bytes == 1 else 1 if num_bytes <= last else 2
+    report = audit_run(tmp_path)
+    assert report.is_ok
+    assert report.num_episodes == 3 - num_lost
+    assert len(report.torn) == bool(num_lost)
+    assert ("a last record counts as never written: " in report.summary()) == bool(num_lost)
+
+
+def test_a_file_that_ends_between_the_lines_of_an_episode_is_audited_up_to_there(tmp_path, registered_episodes):
+    path = tmp_path / "events" / "step-1.jsonl"
+    write_episodes(path, registered_episodes)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    report = audit_run(tmp_path)
+    assert report.num_episodes == 2
+    assert "the file was cut short" in report.torn[0]
 
 
 def test_replay_finds_what_the_records_alone_do_not_show(registered_episodes):

@@ -147,6 +147,7 @@ def test_a_hanging_environment_is_dropped_and_never_used_again(make_collector, r
     assert [episode.task_id.rpartition("/")[2] for episode in rollout.episodes] == ["0", "2"]
     assert [failed.job.task_index for failed in rollout.failed] == [1]
     assert "over 0.2 s" in rollout.failed[0].reason
+    assert rollout.failed[0].is_expired
     assert rollout.failed[0].num_events == 2
     again = collector.collect([make_jobs(3)[0], make_jobs(3)[2]], SAMPLING)
     assert len(again.episodes) == 2
@@ -179,6 +180,7 @@ def test_a_failing_tool_is_tried_again_with_the_same_outputs(make_collector):
     assert len(calls) == 3
     assert len(rollout.episodes) == 1
     assert engine.num_calls == 3
+    assert rollout.num_retries == 2
 
 
 def test_an_episode_whose_surroundings_stay_broken_is_dropped_and_the_others_finish(make_collector):
@@ -191,6 +193,7 @@ def test_an_episode_whose_surroundings_stay_broken_is_dropped_and_the_others_fin
     rollout = make_collector(tasks=Troubled({0: fail}), step_retries=1).collect(make_jobs(3), SAMPLING)
     assert len(rollout.episodes) == 2
     assert len(calls) == 2  # once, and once again
+    assert rollout.num_retries == 1
     assert rollout.failed[0].reason == "ToolError: grader away"
 
 

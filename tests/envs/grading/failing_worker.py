@@ -19,6 +19,12 @@ for line in sys.stdin:
         print("loading", flush=True)
         time.sleep(1.0)
         print("loaded", flush=True)
+    elif request.startswith("first "):  # hangs for the first worker that is asked
+        try:
+            os.close(os.open(request.removeprefix("first "), os.O_CREAT | os.O_EXCL))
+            time.sleep(60)
+        except FileExistsError:
+            pass
     elif request.startswith("wait"):
         time.sleep(float(request.removeprefix("wait")))
     print(os.getpid(), flush=True)

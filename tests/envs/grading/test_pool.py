@@ -13,7 +13,7 @@ import pytest
 
 from srpo_envs.errors import GraderUnavailableError
 from srpo_envs.grading import MathGrader
-from srpo_envs.grading.pool import WorkerPool
+from srpo_envs.grading.pool import WorkerPool, num_lost_workers
 
 COMMAND = (sys.executable, "-S", str(Path(__file__).parent / "failing_worker.py"))
 
@@ -60,7 +60,7 @@ def test_slow_start_shortens_the_limit_of_the_request_that_waits_for_it() -> Non
 def test_request_that_kills_its_worker_is_counted_and_the_pool_heals(pool: WorkerPool) -> None:
     assert pool.ask(b"die\n") is None
     assert pool.ask(b"x\n") is not None
-    assert (pool.stats.timeouts, pool.stats.crashes, pool.stats.starts) == (0, 1, 2)
+    assert (pool.stats.timeouts, pool.stats.crashes, pool.stats.lost_workers, pool.stats.starts) == (0, 1, 2, 3)
 
 
 def test_worker_lost_while_idle_is_replaced_without_a_failed_request(pool: WorkerPool) -> None:
@@ -113,3 +113,46 @@ def test_slow_symbolic_check_is_not_equal_within_two_seconds_and_later_checks_wo
     assert grader.stats().timeouts == 1
     assert grader.is_equivalent("|x|<2", "-2<x<2") or grader.stats().timeouts == 2
     grader.close()
+
+
+@pytest.fixture
+def patient_pool() -> Iterator[WorkerPool]:
+    made = WorkerPool(COMMAND, num_workers=1, limit_s=60.0)
+    yield made
+    made.close()
+
+
+def test_a_worker_that_is_killed_at_work_is_replaced_and_its_request_answered_by_another(
+    patient_pool: WorkerPool, tmp_path: Path
+) -> None:
+    pool, is_at_work = patient_pool, tmp_path / "at work"
+    first = pool.ask(b"x\n")
+    assert first is not None
+    before = num_lost_workers()
+    replies: list[bytes | None] = []
+    request = f"first {is_at_work}\n".encode()
+    asking = threading.Thread(target=lambda: replies.append(pool.ask(request)))
+    asking.start()
+    while not is_at_work.exists():
+        time.sleep(0.001)
+    os.kill(int(first), 9)
+    asking.join()
+    (reply,) = replies
+    assert reply is not None
+    assert reply != first
+    assert (pool.stats.crashes, pool.stats.lost_workers, pool.stats.starts) == (0, 1, 2)
+    assert num_lost_workers() == before + 1
+
+
+def test_closing_a_pool_gives_up_what_is_under_way(patient_pool: WorkerPool) -> None:
+    pool = patient_pool
+    pool.ask(b"x\n")
+    replies: list[bytes | None] = []
+    asking = threading.Thread(target=lambda: replies.append(pool.ask(b"hang\n")))
+    asking.start()
+    while not pool._busy:
+        time.sleep(0.001)
+    pool.close()
+    asking.join()
+    assert replies == [None]
+    assert (pool.stats.lost_workers, pool.stats.starts) == (0, 1)

@@ -564,3 +564,27 @@ def test_a_server_under_a_new_address_is_given_the_published_weights_before_it_i
         assert moved.pushes() == 2
     finally:
         moved.stop()
+
+
+def test_requests_under_way_at_a_server_that_is_replaced_are_made_elsewhere_at_once(policy, served):
+    """A machine that is gone without a word breaks no connection: nothing but the news ends the wait."""
+    engine, silent = served(timeout_s=3600.0)
+    change(policy)
+    publish(engine, policy)
+    expected = [found.token_ids for found in answer(engine, *requests(4))]
+    silent.holds = threading.Event()
+    num_before = len(silent.prompts())
+    engine.submit(requests(4), Sampling())
+    while len(silent.prompts()) < num_before + 4:
+        time.sleep(0.001)
+    moved = FakeVllm(policy)
+    try:
+        engine.move_server(silent.url, moved.url)
+        found = {}
+        while len(found) < 4:
+            found |= {generation.request_id: generation.token_ids for generation in engine.poll(1.0)}
+        assert [found[request.request_id] for request in requests(4)] == expected
+        assert len(moved.prompts()) == 4
+    finally:
+        silent.holds.set()
+        moved.stop()

@@ -59,6 +59,7 @@ def test_what_happened_has_names_of_the_table():
         "cluster/num_engine_restarts": 2.0,
         "cluster/num_env_worker_restarts": 0.0,
         "cluster/num_rebuilt_episodes": 1.0,
+        "cluster/num_lost_graders": 0.0,
     }
     for name in values:
         check_name(name)

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
-import uuid
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +10,7 @@ pytest.importorskip("ray")
 pytest.importorskip("torch")
 
 from rank_world import run_ranks
+from ray_commands import TESTS, ray_commands
 
 from srpo_envs.audit import audit_run
 from srpo_train.config import load_recipe
@@ -23,7 +18,6 @@ from srpo_train.loop import train
 from srpo_train.metrics import read_metrics, without_timing
 
 pytestmark = pytest.mark.timeout(900)  # some 25 s of processor time each; other work may hold them up
-TESTS = Path(__file__).parents[2]
 RECIPE = TESTS.parent / "recipes" / "tiny-arithmetic.toml"
 NAME = "tiny-arithmetic"
 SMALL = (
@@ -51,32 +45,8 @@ def arguments(folder, *overrides):
 @pytest.fixture
 def on_ray():
     """Run a command in a process of its own, and see that it leaves no other behind."""
-    mark = f"srpo-test-{uuid.uuid4().hex}"
-    with tempfile.TemporaryDirectory(prefix="srpo-", dir="/tmp") as folder:  # sockets have short paths
-        # Ray's own processes yield to all others unless told not to, and other tests run beside these.
-        settings = {"RAY_TMPDIR": folder, "RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
-        settings |= {"OMP_NUM_THREADS": "1", "SRPO_TEST_MARK": mark}
-        environment = {**os.environ, **settings, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
-
-        def run(*command):
-            return subprocess.run(
-                [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=800, env=environment
-            )
-
-        yield run
-        assert processes_with(mark) == []
-
-
-def processes_with(mark):
-    """Command lines of all processes with a text in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue  # it has ended, or is another user's
-    return found
+    with ray_commands() as commands:
+        yield commands.run
 
 
 def train_on_rank(ranks, folder):
