@@ -409,6 +409,7 @@ def test_a_step_that_lost_every_episode_is_collected_again_when_the_server_is_ba
     monkeypatch.setattr("srpo_train.samplers._FIRST_PAUSE_S", 0.01)
     run_dir = train_village({16: server.kill, 21: server.start})
     assert logged(run_dir, "rollout/num_failed_episodes") == [0, 0]
+    assert logged(run_dir, "rollout/num_recollected_episodes") == [0, 6]
     assert logged(run_dir, "train/policy_version") == [1, 2]
     assert_run_is_sound(run_dir)
 
