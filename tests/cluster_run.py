@@ -16,7 +16,6 @@ from run_accounts import Accounts, accounts_of
 from srpo_train.metrics import read_metrics
 
 RECIPE = TESTS.parent / "recipes" / "tiny-arithmetic.toml"
-NAME = "tiny-arithmetic"
 SMALL = (
     f"env.id={ENV_ID}",
     "eval.every=0",
@@ -45,16 +44,25 @@ class ClusterRun:
     Args:
         commands: Start processes.
         folder: Of the run's own files; its outputs and gates are there too.
-        overrides: Of the small recipe.
+        overrides: Of the recipe, after those that make it small.
+        recipe: What is run.
         output_dir: Where the run's directory is made; the folder when omitted.
     """
 
-    def __init__(self, commands: RayCommands, folder: Path, *overrides: str, output_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        commands: RayCommands,
+        folder: Path,
+        *overrides: str,
+        recipe: Path = RECIPE,
+        output_dir: Path | None = None,
+    ) -> None:
         self.commands = commands
         output_dir = output_dir or folder
         self._overrides = (f"output_dir={output_dir}", *SMALL, *PLACES, *overrides)
         self.gates = Gates(folder / "gates")
-        self.run_dir = output_dir / NAME
+        self.run_dir = output_dir / recipe.stem
+        self._recipe = recipe
         self._output = folder / "output"
 
     @property
@@ -65,7 +73,7 @@ class ClusterRun:
     def start(self, *options: str) -> None:
         """Start the driver."""
         keys = (word for key in self._overrides for word in ("--set", key))
-        command = ("-m", "srpo_train.cli", "train", RECIPE, "--ray", *options, *keys)
+        command = ("-m", "srpo_train.cli", "train", self._recipe, "--ray", *options, *keys)
         gates = {FOLDER: str(self.gates.folder)}
         self.driver: subprocess.Popen[bytes] = self.commands.start(*command, output=self._output, **gates)
 

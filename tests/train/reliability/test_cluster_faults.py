@@ -18,7 +18,9 @@ pytest.importorskip("ray")
 pytest.importorskip("torch")
 
 from cluster_run import GATE, NUM_STEPS, PER_STEP, RECIPE, SMALL
+from fault_world import SEARCH_ENV_ID
 from rank_world import run_ranks
+from run_accounts import stored
 
 from srpo_train.config import load_recipe
 from srpo_train.loop import train
@@ -158,3 +160,38 @@ def test_a_full_disk_ends_a_run_at_once_by_name_and_freed_it_arrives_at_the_same
     accounts, _ = run.end()
     assert (accounts.trained, accounts.failed) == (PER_STEP * NUM_STEPS, 0)
     assert numbers(run.run_dir) == alone
+
+
+def test_a_search_server_that_is_killed_costs_what_it_did_not_answer_and_the_run_goes_on(start):
+    for package in ("httpx", "fastapi", "prometheus_client", "uvicorn"):
+        pytest.importorskip(package)
+    from search_process import ServerProcess
+
+    server = ServerProcess()
+    server.start()
+    try:
+        once = "?timeout_s=5&max_retries=0&first_pause_s=0.01"
+        search = (f"env.id={SEARCH_ENV_ID}", f"env.kwargs.retriever={server.url}{once}", "rollout.step_retries=1")
+        run = start(*search, recipe=RECIPE.with_name("tiny-search.toml"))
+        run.at_gate()
+        server.kill()
+        run.gates.open(GATE)
+        run.wait_until(lambda: "RetrieverError" in run.output)
+        server.start()
+        accounts, _ = run.end()
+    finally:
+        server.kill()
+    assert accounts.expired == 0
+    assert accounts.trained + accounts.failed == PER_STEP * NUM_STEPS
+    assert accounts.failed + accounts.recollected >= 1
+    assert sum(line["rollout/num_step_retries"] for line in read_metrics(run.run_dir)) >= 1
+    searches = [
+        call
+        for step in range(1, NUM_STEPS + 1)
+        for episode in stored(run.run_dir, step)
+        for event in episode.events
+        for call in event.tool_calls
+        if call.name == "search"
+    ]
+    assert searches
+    assert all(call.result for call in searches)  # none stands for a failure
