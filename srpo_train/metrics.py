@@ -84,7 +84,8 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "rollout/num_recollected_episodes",
         "episodes",
-        "Episodes begun again because they were under way when the checkpoint was made that the run goes on from.",
+        "Episodes begun again: not one of their step came through, or they were under way when the checkpoint was made "
+        "that the run goes on from.",
     ),
     Metric("rollout/num_stragglers", "steps", "Environment steps that missed their round and joined a later one."),
     Metric(

@@ -7,6 +7,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,16 +169,17 @@ class Samplers:
         collect = functools.partial(
             self._collector.collect, jobs, self._samplings, lambda *_: check(), keep_per_group=self._keep_per_group
         )
-        pause_s = _FIRST_PAUSE_S
+        pause_s, num_lost = _FIRST_PAUSE_S, 0
         with RECORDER.span("collect", "collect", episodes=len(jobs)), self._sampling_policies():
             for _ in range(self._recipe.rollout.lost_step_retries):
                 try:
-                    return collect()
+                    return replace(collect(), num_recollected=num_lost)
                 except NoEpisodeError as error:
+                    num_lost += len(jobs)
                     logger.warning("the step is lost and tried again in %.0f s: %s", pause_s, error)
                     time.sleep(pause_s)
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            return collect()
+            return replace(collect(), num_recollected=num_lost)
 
     def open_stream(self, ends: Ends) -> Stream:
         """Open a collection without an end; in a run of one process."""

@@ -25,6 +25,7 @@ def collection_metrics(rollout: Rollout, experiences: Sequence[Experience]) -> d
         "rollout/num_failed_episodes": float(len(rollout.failed)),
         "rollout/num_expired_episodes": float(sum(failed.is_expired for failed in rollout.failed)),
         "rollout/num_surplus_episodes": float(rollout.num_surplus),
+        "rollout/num_recollected_episodes": float(rollout.num_recollected),
         "rollout/num_stragglers": float(rollout.num_stragglers),
         "rollout/num_step_retries": float(rollout.num_retries),
         "rollout/num_incomplete_events": dropped("incomplete"),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from srpo_envs.core import SetEnv
 from srpo_envs.grading import MathGrader
 from srpo_envs.records import MemberOutput, StepResult
 from srpo_envs.registry import Pairing, register
@@ -21,10 +22,12 @@ from srpo_envs.sandbox.shared import open_sandbox
 from srpo_envs.tasks.arithmetic import Arithmetic
 from srpo_envs.tasks.base import Task
 from srpo_envs.tasks.tiny_code import TinyCode, _run_on_hidden_inputs
+from srpo_envs.workflows.search import Search
 from srpo_envs.workflows.solver_verifier import SolverVerifier
 
 ENV_ID = "fault_world:srpo_tests/Gated-v0"
 CODE_ENV_ID = "fault_world:srpo_tests/GatedCode-v0"
+SEARCH_ENV_ID = "fault_world:srpo_tests/GatedSearch-v0"
 FOLDER = "SRPO_TEST_GATES"
 _LOSE_GRADER = "lose-grader"
 _LOST = "lost"
@@ -72,7 +75,7 @@ def _arrived(folder: Path, episode_id: str) -> Path:
     return _gate(folder, episode_id).with_suffix(".pid")
 
 
-class Gated(SolverVerifier):
+class _AtGates(SetEnv):
     """Waits before its steps where a gate is closed."""
 
     def step(self, outputs: Iterable[MemberOutput]) -> StepResult:
@@ -86,6 +89,14 @@ class Gated(SolverVerifier):
             while _gate(folder, episode_id).exists():
                 time.sleep(0.005)
         return super().step(outputs)
+
+
+class Gated(_AtGates, SolverVerifier):
+    """Solvers and a verifier at gates."""
+
+
+class GatedSearch(_AtGates, Search):
+    """Searchers at gates."""
 
 
 _grader = MathGrader(num_workers=1, limit_s=120.0)
@@ -133,3 +144,4 @@ def _lose(idle: list[Any], busy: set[Any], pid_of: Callable[[Any], int]) -> None
 
 register("srpo_tests/Gated-v0", Pairing("fault_world:Gated", "fault_world:GradedElsewhere"))
 register("srpo_tests/GatedCode-v0", Pairing("srpo_envs.workflows.single_agent:SingleAgent", "fault_world:GradedInBox"))
+register("srpo_tests/GatedSearch-v0", Pairing("fault_world:GatedSearch", "srpo_envs.tasks.village:Village"))

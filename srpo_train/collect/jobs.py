@@ -61,6 +61,8 @@ class Rollout:
     """Seconds in which there was nothing to generate, because every episode waited for its environment."""
     num_retries: int = 0
     """Environment steps made again because their surroundings failed."""
+    num_recollected: int = 0
+    """Episodes begun again because not one of their collection had come through."""
 
 
 def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
@@ -73,4 +75,5 @@ def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         generate_s=sum(rollout.generate_s for rollout in rollouts),
         env_s=sum(rollout.env_s for rollout in rollouts),
         num_retries=sum(rollout.num_retries for rollout in rollouts),
+        num_recollected=sum(rollout.num_recollected for rollout in rollouts),
     )

@@ -23,6 +23,7 @@ def write_rollout(folder: Path, name: str, rollout: Rollout) -> None:
         "generate_s": rollout.generate_s,
         "env_s": rollout.env_s,
         "num_retries": rollout.num_retries,
+        "num_recollected": rollout.num_recollected,
     }
     write_json(folder / f"{name}.json", counts)
 

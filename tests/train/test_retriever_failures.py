@@ -9,9 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -36,42 +33,11 @@ for package in ("fastapi", "prometheus_client", "uvicorn"):
     pytest.importorskip(package, reason=f"{package} is not installed")
 client = pytest.importorskip("retrieval.client", reason="httpx is not installed", exc_type=ImportError)
 
+from search_process import ServerProcess  # noqa: E402
+
 TRIES = "timeout_s=5&max_retries=0&first_pause_s=0.01"  # the collector's own retries are what is tested here
 
 # --- servers ------------------------------------------------------------------------------------------------------
-
-_SERVE = """
-import sys
-from retrieval.bm25 import Bm25Index
-from retrieval.server import ServerSettings, serve
-from srpo_envs.tasks.village import passages
-serve(Bm25Index.from_corpus(passages()), ServerSettings(port=int(sys.argv[1])))
-"""
-
-
-class ServerProcess:
-    """A real search server over the village, in a process that can be killed and started again on its port."""
-
-    def __init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Return once searches are answered."""
-        if self._process is None:
-            self._process = subprocess.Popen([sys.executable, "-c", _SERVE, str(self.port)])
-        retriever = client.HttpRetriever(self.url)
-        retriever.wait_until_ready(60)
-        retriever.close()
-
-    def kill(self) -> None:
-        """SIGKILL: no request under way is answered."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
 
 
 @pytest.fixture(autouse=True)
@@ -409,6 +375,7 @@ def test_a_step_that_lost_every_episode_is_collected_again_when_the_server_is_ba
     monkeypatch.setattr("srpo_train.samplers._FIRST_PAUSE_S", 0.01)
     run_dir = train_village({16: server.kill, 21: server.start})
     assert logged(run_dir, "rollout/num_failed_episodes") == [0, 0]
+    assert logged(run_dir, "rollout/num_recollected_episodes") == [0, 6]
     assert logged(run_dir, "train/policy_version") == [1, 2]
     assert_run_is_sound(run_dir)
 

@@ -7,7 +7,6 @@ episode stands before its first step (a gate of `fault_world`), and does its har
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -18,96 +17,17 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
-from fault_world import ENV_ID, FOLDER, Gates
-from ray_commands import TESTS, ray_commands
-from run_accounts import accounts_of
+from cluster_run import GATE, NUM_STEPS, PER_STEP, RECIPE, SMALL
+from fault_world import SEARCH_ENV_ID
+from rank_world import run_ranks
+from run_accounts import stored
 
 from srpo_train.config import load_recipe
 from srpo_train.loop import train
 from srpo_train.metrics import read_metrics, without_timing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-RECIPE = TESTS.parent / "recipes" / "tiny-arithmetic.toml"
-NAME = "tiny-arithmetic"
-SMALL = (
-    f"env.id={ENV_ID}",
-    "eval.every=0",
-    "rollout.prompts_per_step=3",
-    "rollout.group_size=4",
-    "optim.micro_batch_tokens=512",
-    "train.num_steps=4",
-    "train.checkpoint_every=1",
-    "log.save_events=all",
-    "log.tensorboard=false",
-    "log.role_gradients_every=0",
-)
-PLACES = (
-    "ray.num_env_workers=2",
-    *(f"ray.cpus_per_{part}=0.25" for part in ("rank", "env_worker", "engine")),
-)
 COPIES = ("ray.engines_per_policy=2",)
-PER_STEP, NUM_STEPS = 12, 4
-GATE = "step2/p1/g2"
-
-
-class Run:
-    """A run under way, and what a test does to it."""
-
-    def __init__(self, commands, folder: Path, *overrides: str) -> None:
-        self._commands = commands
-        self._folder = folder
-        self._overrides = (f"output_dir={folder}", *SMALL, *PLACES, *overrides)
-        self.gates = Gates(folder / "gates")
-        self.run_dir = folder / NAME
-        self.output = folder / "output"
-
-    def start(self, *options: str) -> None:
-        keys = (word for key in self._overrides for word in ("--set", key))
-        command = ("-m", "srpo_train.cli", "train", RECIPE, "--ray", *options, *keys)
-        gates = {FOLDER: str(self.gates.folder)}
-        self.driver = self._commands.start(*command, output=self.output, **gates)
-
-    def wait_until(self, is_so) -> None:
-        """Wait for an event; a run that ends without it has failed."""
-        while not (found := is_so()):
-            assert self.driver.poll() is None, self.output.read_text()
-            time.sleep(0.005)
-        return found
-
-    def at_gate(self, episode_id: str = GATE) -> int:
-        """Wait until a process stands there, in the middle of a collection; return it."""
-        return self.wait_until(lambda: self.gates.pid_at(episode_id))
-
-    def pid(self, seat: str) -> int:
-        seats = json.loads((self.run_dir / "placement.json").read_text())["seats"]
-        return next(known["pid"] for known in seats if known["name"] == seat)
-
-    def end(self):
-        """Wait for a good end; return the accounts of the run and its last metrics."""
-        assert self.driver.wait() == 0, self.output.read_text()
-        accounts = accounts_of(self.run_dir, per_step=PER_STEP, num_steps=NUM_STEPS)
-        last = read_metrics(self.run_dir)[-1]
-        print(self.output.read_text())
-        return accounts, {name.removeprefix("cluster/num_"): last[name] for name in last if name.startswith("cluster/")}
-
-
-@pytest.fixture
-def start(tmp_path):
-    with ray_commands() as commands:
-        runs = []
-
-        def make(*overrides, closed=(GATE,)):
-            runs.append(Run(commands, tmp_path, *overrides))
-            for episode_id in closed:
-                runs[-1].gates.close(episode_id)
-            runs[-1].start()
-            return runs[-1]
-
-        yield make
-        for run in runs:
-            if run.driver.poll() is None:
-                run.driver.terminate()
-                run.driver.wait()
 
 
 @pytest.fixture(scope="module")
@@ -164,20 +84,25 @@ def test_a_copy_of_the_policy_that_is_killed_while_it_samples_loses_no_episode(s
     assert cluster["rank_restarts"] == 0
 
 
-def test_a_rank_that_is_killed_while_it_collects_and_while_it_saves_arrives_at_the_same_numbers(start, alone):
-    run = start(closed=(GATE, "step3/p0/g0"))
+def train_on_rank(rank, folder):
+    train(load_recipe(RECIPE, [f"output_dir={folder}", *SMALL]))
+
+
+def test_ranks_that_are_killed_while_they_collect_and_save_arrive_at_the_same_numbers(start, tmp_path):
+    run = start("ray.num_ranks=2", closed=(GATE, "step3/p0/g0"))
     run.at_gate()
-    os.kill(run.pid("rank 0"), signal.SIGKILL)
+    os.kill(run.pid("rank 1"), signal.SIGKILL)  # whose episode it is
     run.gates.open(GATE)
     run.at_gate("step3/p0/g0")
-    rank = run.pid("rank 0")
+    main = run.pid("rank 0")
     run.gates.open("step3/p0/g0")
     run.wait_until(lambda: list((run.run_dir / "checkpoints").glob("step-000003*")))
-    os.kill(rank, signal.SIGKILL)
+    os.kill(main, signal.SIGKILL)
     accounts, cluster = run.end()
     assert (accounts.trained, accounts.failed) == (PER_STEP * NUM_STEPS, 0)
-    assert cluster["rank_restarts"] == 2
-    assert numbers(run.run_dir) == alone
+    assert cluster["rank_restarts"] == 4  # both, twice
+    run_ranks(2, tmp_path / "meeting", train_on_rank, tmp_path / "ranks")
+    assert numbers(run.run_dir) == numbers(tmp_path / "ranks" / run.run_dir.name)
 
 
 def test_a_driver_that_is_killed_takes_all_with_it_and_the_resumed_run_arrives_at_the_same_numbers(start, alone):
@@ -185,7 +110,7 @@ def test_a_driver_that_is_killed_takes_all_with_it_and_the_resumed_run_arrives_a
     run.at_gate()
     run.driver.kill()
     run.driver.wait()
-    while run._commands.left:
+    while run.commands.left:
         time.sleep(0.05)
     assert [line["step"] for line in read_metrics(run.run_dir)] == [1]
     run.gates.open(GATE)
@@ -220,4 +145,53 @@ def test_a_copy_that_is_stopped_is_killed_at_its_deadline_and_loses_no_episode(s
     accounts, cluster = run.end()
     assert (accounts.trained, accounts.failed) == (PER_STEP * NUM_STEPS, 0)
     assert cluster["engine_restarts"] == 1
-    assert "engine of team 1 did not answer for 10 s and is killed" in run.output.read_text()
+    assert "engine of team 1 did not answer for 10 s and is killed" in run.output
+
+
+def test_a_full_disk_ends_a_run_at_once_by_name_and_freed_it_arrives_at_the_same_numbers(start, alone, disk):
+    run = start(output_dir=disk.path)
+    run.at_gate()
+    disk.fill()
+    run.gates.open(GATE)
+    assert run.driver.wait() == 1
+    assert "events/step-000002.jsonl could not be written: No space left on device" in " ".join(run.output.split())
+    disk.free()
+    run.start("--resume")
+    accounts, _ = run.end()
+    assert (accounts.trained, accounts.failed) == (PER_STEP * NUM_STEPS, 0)
+    assert numbers(run.run_dir) == alone
+
+
+def test_a_search_server_that_is_killed_costs_what_it_did_not_answer_and_the_run_goes_on(start):
+    for package in ("httpx", "fastapi", "prometheus_client", "uvicorn"):
+        pytest.importorskip(package)
+    from search_process import ServerProcess
+
+    server = ServerProcess()
+    server.start()
+    try:
+        once = "?timeout_s=5&max_retries=0&first_pause_s=0.01"
+        search = (f"env.id={SEARCH_ENV_ID}", f"env.kwargs.retriever={server.url}{once}", "rollout.step_retries=1")
+        run = start(*search, recipe=RECIPE.with_name("tiny-search.toml"))
+        run.at_gate()
+        server.kill()
+        run.gates.open(GATE)
+        run.wait_until(lambda: "RetrieverError" in run.output)
+        server.start()
+        accounts, _ = run.end()
+    finally:
+        server.kill()
+    assert accounts.expired == 0
+    assert accounts.trained + accounts.failed == PER_STEP * NUM_STEPS
+    assert accounts.failed + accounts.recollected >= 1
+    assert sum(line["rollout/num_step_retries"] for line in read_metrics(run.run_dir)) >= 1
+    searches = [
+        call
+        for step in range(1, NUM_STEPS + 1)
+        for episode in stored(run.run_dir, step)
+        for event in episode.events
+        for call in event.tool_calls
+        if call.name == "search"
+    ]
+    assert searches
+    assert all(call.result for call in searches)  # none stands for a failure

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import uuid
 from pathlib import Path
 
 import pytest
@@ -23,38 +21,6 @@ from srpo_train.metrics import MetricLogger
 ROOT = Path(__file__).parents[3]
 RECIPE = ROOT / "recipes" / "tiny-arithmetic.toml"
 NAME = "tiny-arithmetic"
-
-
-class Disk:
-    """A small file system of its own."""
-
-    def __init__(self, path):
-        self.path = path
-        self._ballast = path / "ballast"
-
-    def fill(self):
-        """Leave no room, not even for what fits into blocks already begun."""
-        with self._ballast.open("wb", buffering=0) as file:
-            piece = 1 << 20
-            while piece:
-                try:
-                    file.write(b"0" * piece)
-                except OSError:
-                    piece //= 2
-
-    def free(self):
-        self._ballast.unlink()
-
-
-@pytest.fixture
-def disk(tmp_path):
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", uuid.uuid4().hex, path], capture_output=True)
-    if mount.returncode:
-        pytest.skip(f"no file system can be mounted here: {mount.stderr.decode().strip()}")
-    yield Disk(path)
-    subprocess.run(["umount", "-l", path], check=True)
 
 
 def full_at(monkeypatch, disk, place, name, nth):
