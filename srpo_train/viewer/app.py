@@ -61,12 +61,15 @@ def build_app(runs: OpenRuns, names: Sequence[str] = ()) -> FastAPI:
 def _add_run_routes(app: FastAPI, runs: OpenRuns) -> None:
     @app.get("/api/runs")
     def list_runs() -> JSONResponse:
-        shown = [describe(place, _last_step(runs, place.key)) for place in runs.catalogue.places()]
+        shown = []
+        for place in runs.catalogue.places():
+            with contextlib.suppress(RecordError):  # deleted since it was listed
+                shown.append(describe(place, runs[place.key].curves.last_step))
         return JSONResponse({"runs": shown})
 
     @app.get("/api/pulse")
     def pulse(run: Annotated[list[str], Query()]) -> JSONResponse:
-        return JSONResponse({key: _pulse(runs[key]) for key in run})
+        return JSONResponse({key: _pulse_of(runs, key) for key in run})
 
     @app.get("/api/metrics")
     def metrics(run: str) -> JSONResponse:
@@ -122,10 +125,6 @@ def _tell(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": visible(str(error))}, status_code=status)
 
 
-def _last_step(runs: OpenRuns, key: str) -> int | None:
-    return runs[key].curves.last_step
-
-
 def _progress_of(curves: Curves) -> dict[str, Any]:
     return {
         "epoch": curves.epoch,
@@ -133,6 +132,14 @@ def _progress_of(curves: Curves) -> dict[str, Any]:
         "problem": visible(curves.problem),
         "alarms": [asdict(span) for span in curves.alarms()],
     }
+
+
+def _pulse_of(runs: OpenRuns, key: str) -> dict[str, Any]:
+    """The pulse of a run; of one that was deleted only that it was, for the others on the page go on."""
+    try:
+        return _pulse(runs[key])
+    except RecordError as error:
+        return {"gone": visible(str(error))}
 
 
 def _pulse(run: OpenRun) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ class OpenRun:
         self._lock = threading.Lock()
         self._index: EpisodeIndex | None = None
         self._is_read = threading.Event()
+        self._is_wanted = False  # an index in the place of one that was lost
         self._experiences: OrderedDict[str, Experience] = OrderedDict()
 
     @property
@@ -55,11 +57,22 @@ class OpenRun:
         return self._index is not None
 
     def follow(self) -> None:
-        """Take in what the run has gained."""
+        """Take in what the run has gained.
+
+        An index that was lost is made anew only after `expect`: files that appear in a directory while somebody deletes
+        it keep that from succeeding.
+        """
         self.curves.update()
-        if self._index is not None:
+        if self._index is not None and (self._index.is_sound or self._is_wanted):
+            self._is_wanted = False
             self._index.update()
             self._is_read.set()
+
+    def expect(self) -> None:
+        """Ask for the index, or for another one in the place of one that was lost."""
+        self._is_read.clear()
+        self._is_wanted = True
+        _ = self.index
 
     def wait(self) -> None:
         """Wait until the index holds a small log whole; a large one is answered from as it fills."""
@@ -112,6 +125,7 @@ class OpenRuns:
 
         Raises:
             UnknownIdError: there is none.
+            RecordError: there is none any more.
         """
         place = self.catalogue[key]
         with self._lock:
@@ -128,8 +142,8 @@ class OpenRuns:
             UnknownIdError: there is none.
         """
         run = self[key]
-        if not run.has_index:
-            _ = run.index
+        if not run.has_index or not run.index.is_sound:
+            run.expect()
             self._wake.set()
             run.wait()
         return run
@@ -190,11 +204,12 @@ class OpenRuns:
     def _follow(self) -> None:
         while not self._is_over:
             with self._lock:
+                self._opened = {key: run for key, run in self._opened.items() if run.place.is_there}
                 opened = list(self._opened.values())
             for run in opened:
                 try:
                     run.follow()
-                except (OSError, SrpoError) as error:  # the log is gone or unreadable: it may come back
+                except (OSError, SrpoError, sqlite3.Error) as error:  # unreadable or in use: that may end
                     logger.warning("%s: %s", run.place.path, error)
             self._wake.wait(self._every_s)
             self._wake.clear()

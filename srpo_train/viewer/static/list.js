@@ -41,7 +41,8 @@ export class VirtualList {
     while (this.pages.size > KEPT) this.pages.delete(this.pages.keys().next().value);
     const rows = await this.load(page * PAGE, PAGE).catch(() => null);
     if (version !== this.version) return;
-    if (rows) this.pages.set(page, rows); else this.pages.delete(page);
+    if (!rows) { this.pages.delete(page); return; } // asked again when the reader moves, not at once: the server may be gone
+    this.pages.set(page, rows);
     this.paint();
   }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,42 @@ def test_a_run_that_is_trained_meanwhile_is_followed(
     see(page.locator(".count")).to_have_text("2 episodes")
     train(load_recipe(RECIPE, [*common, "train.num_steps=3"]), resume=True)
     see(page.get_by_role("button", name="4 new episodes")).to_be_visible()
+
+
+def test_a_run_that_is_deleted_leaves_the_page_and_the_others_go_on(
+    open_page: Open, serve: Callable[[Path], str], tmp_path: Path
+) -> None:
+    make_viewed_run(tmp_path / "runs/gone")
+    kept = make_viewed_run(tmp_path / "runs/kept")
+    url = serve(tmp_path / "runs")
+    curves = open_page("#/curves", url=url)
+    see(curves.locator("[data-metric='Team reward'] .readout .value")).to_have_count(2)
+    episodes = open_page("#/episodes?run=gone", url=url)
+    see(episodes.locator(".count")).to_have_text("12 episodes")
+    color = curves.locator(".run-list li", has_text="kept").locator(".swatch line").get_attribute("stroke")
+    shutil.rmtree(tmp_path / "runs/gone")
+    see(curves.locator(".alarms")).to_contain_text("run 'gone' is gone")
+    see(curves.locator(".run-list li")).to_have_count(1)
+    see(curves.locator("[data-metric='Team reward'] .readout .value")).to_have_count(1)
+    assert curves.locator(".run-list .swatch line").get_attribute("stroke") == color
+    append_metrics(kept, 4, rollout__reward_mean=0.875, rollout__num_tokens=10)
+    see(curves.locator("[data-metric='Team reward'] .readout")).to_contain_text("0.875")
+    see(episodes.get_by_role("alert")).to_contain_text("run 'gone' is gone")
+    shutil.rmtree(kept)
+    see(curves.locator(".run-list li")).to_have_count(0)
+    nothing = open_page("#/curves", url=url)
+    see(nothing.get_by_role("alert")).to_contain_text("There is no run here any more")
+
+
+def test_an_index_that_is_deleted_meanwhile_is_made_anew(
+    open_page: Open, serve: Callable[[Path], str], tmp_path: Path
+) -> None:
+    run_dir = make_viewed_run(tmp_path / "run")
+    page = open_page("#/episodes", url=serve(run_dir))
+    see(page.locator(".count")).to_have_text("12 episodes")
+    shutil.rmtree(run_dir / ".view")
+    page.get_by_label("Search and filter episodes").fill("step:2")
+    see(page.locator(".count")).to_have_text("4 episodes of 12")
 
 
 def test_hostile_text_is_shown_and_does_nothing(
