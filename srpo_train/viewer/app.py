@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +12,11 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 
-from srpo_envs.errors import RecordError, SrpoError, UnknownIdError
+from srpo_envs.errors import RecordError, UnknownIdError
 from srpo_envs.records import Episode
 from srpo_train.viewer.curves import Curves
 from srpo_train.viewer.guard import Guard
-from srpo_train.viewer.opened import OpenRun, OpenRuns
+from srpo_train.viewer.opened import UNREADABLE, OpenRun, OpenRuns
 from srpo_train.viewer.runs import checkpoints, describe
 from srpo_train.viewer.search import SORTS, find, label_counts, parse_query, task_ids
 from srpo_train.viewer.text import visible, written
@@ -41,11 +40,7 @@ def build_app(runs: OpenRuns, names: Sequence[str] = ()) -> FastAPI:
 
     app = FastAPI(lifespan=follow, openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(Guard, names=tuple(names))
-    for kind in (
-        SrpoError,
-        OSError,
-        sqlite3.Error,
-    ):  # the latter two where a log or its index is gone or cannot be read
+    for kind in UNREADABLE:
         app.add_exception_handler(kind, _tell)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 

@@ -49,6 +49,7 @@ export class ComparePage {
       if (this.sides[side] !== chosen) return;
       this.answers[side] = learned;
       this.draw();
+      this.note(side, learned.timeline.remark);
     } catch (error) { this.note(side, error.message); }
   }
 

@@ -211,6 +211,7 @@ export class EpisodesPage {
       if (!isCurrent() || step !== this.checkpoint || asked !== this.shown) return;
       this.answer = found;
       this.drawDetail();
+      this.note(found.timeline.remark);
     } catch (error) {
       if (isCurrent()) this.note(error.message, true);
     }
@@ -218,7 +219,7 @@ export class EpisodesPage {
 
   note(text, isProblem = false) {
     const place = this.detail.querySelector(".note");
-    if (place) { place.textContent = text; place.className = `note ${isProblem ? "problem" : "muted"} ${text && !isProblem ? "busy" : ""}`; }
+    if (place) { place.textContent = text; place.className = `note ${isProblem ? "problem" : "muted"} ${text.endsWith("…") ? "busy" : ""}`; }
   }
 
   drawDetail() {
