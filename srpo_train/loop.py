@@ -263,6 +263,7 @@ class Trainer:
                 before=before,
                 generate_flops=sampling_flops(self._team.policies, rollout.episodes),
                 step_s=clock.step_s,
+                waited_s=clock.wait_s if self.recipe.rollout.max_lag else None,
             ),
         }
         return metrics, rollout.episodes
