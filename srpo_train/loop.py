@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from srpo_envs.grading.pool import num_lost_workers
-from srpo_envs.records import Episode, write_episodes
+from srpo_envs.records import Episode
 from srpo_train.alarms import Alarm, Alarms
 from srpo_train.batching import EventBatch
 from srpo_train.checkpoint import Checkpoint, CheckpointStore
@@ -32,6 +32,7 @@ from srpo_train.diagnostics.tokens import RoleStyles
 from srpo_train.distributed.ranks import Ranks, join_ranks
 from srpo_train.distributed.setup import require_supported, shard_policies
 from srpo_train.evaluation import require_tasks
+from srpo_train.event_log import EventLog
 from srpo_train.experience import Experience, build_experience
 from srpo_train.learner import Learner, PolicySettings
 from srpo_train.metrics import MutedMetrics, Values, read_metrics
@@ -149,6 +150,7 @@ class Trainer:
             if ranks.is_main
             else MutedMetrics()
         )
+        self._events = EventLog(run_dir, recipe.log.save_events, done_steps=self._step) if ranks.is_main else None
         self._alarms = Alarms(
             recipe.alarms, [line for line in past if line["step"] <= self._step] if checkpoint else ()
         )
@@ -159,6 +161,7 @@ class Trainer:
             peak_tflops=recipe.log.peak_tflops,
         )
         self._tracer = StepTracer(run_dir, recipe.log, ranks)
+        self._num_lost_before = num_lost_workers()  # by an earlier run of this process
         self._is_stopped = False
 
     def __enter__(self) -> Trainer:
@@ -246,12 +249,13 @@ class Trainer:
         clock.stop()
         self._step += 1
         self._num_tokens += sum(episode.num_tokens for episode in rollout.episodes)
-        self._save_events(rollout.episodes)
+        if self._events:
+            self._events.add(self._step, rollout.episodes)
         metrics = {
             **summarize_rollout(rollout.episodes),
             **self._styles.measure(rollout.episodes),
             **collection_metrics(rollout, experiences),
-            "rollout/num_lost_graders": float(sum(self._ranks.gather(num_lost_workers()))),
+            "rollout/num_lost_graders": float(sum(self._ranks.gather(num_lost_workers() - self._num_lost_before))),
             **self._source.metrics(),
             **update,
             **lags,
@@ -332,18 +336,6 @@ class Trainer:
             num_steps=self.recipe.train.num_steps,
             ranks=self._ranks,
         )
-
-    def _save_events(self, episodes: tuple[Episode, ...]) -> None:
-        kept = self.recipe.log.save_events
-        if kept == "none" or not self._ranks.is_main:
-            return
-        folder = self._run_dir / "events"
-        path = folder / f"step-{self._step:06d}.jsonl"
-        write_episodes(path, episodes)
-        if kept == "last":
-            for other in folder.glob("step-*.jsonl"):
-                if other != path:
-                    other.unlink()
 
 
 def _sampled_tokens(lines: Sequence[Values], step: int) -> int:

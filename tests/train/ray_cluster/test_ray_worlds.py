@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -15,7 +16,7 @@ from ray_lines import LocalLine
 
 import srpo_envs
 from srpo_envs.errors import EnvMisuseError, WorkerLostError
-from srpo_train.cluster.worlds import EnvHost, EnvWorkers, WorldKey
+from srpo_train.cluster.worlds import EnvHost, EnvWorker, EnvWorkers, WorldKey
 from srpo_train.collect import Collector
 from srpo_train.config import EnvConfig
 
@@ -138,3 +139,22 @@ def test_closing_releases_the_environment_there():
     world.reset(seed=5)
     world.close()
     assert only.asked[-1] == "close_world"
+
+
+def test_a_worker_tells_of_every_grader_it_lost_once(monkeypatch):
+    class Here:
+        def __init__(self):
+            self.counted = []
+
+        def arrive(self):
+            pass
+
+        def count(self, name):
+            self.counted.append(name)
+
+    desk = Here()
+    worker = EnvWorker(desk)
+    for num_lost, expected in ((0, 0), (2, 2), (2, 2), (3, 3)):
+        monkeypatch.setattr("srpo_train.cluster.worlds.num_lost_workers", lambda number=num_lost: number)
+        asyncio.run(worker.ask("close_world", WorldKey(0, 0, 0)))
+        assert desk.counted == ["lost graders"] * expected

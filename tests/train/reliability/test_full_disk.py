@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 from run_accounts import accounts_of, assert_same_run
 from typer.testing import CliRunner
 
+import srpo_train.event_log
 import srpo_train.loop
 from srpo_envs.errors import StorageFullError
 from srpo_train.checkpoint import CheckpointStore
@@ -39,7 +40,7 @@ def full_at(monkeypatch, disk, place, name, nth):
 @pytest.mark.parametrize(
     ("place", "name", "file"),
     [
-        (srpo_train.loop, "write_episodes", "events/step-000002.jsonl"),
+        (srpo_train.event_log, "write_episodes", "events/step-000002.jsonl"),
         (MetricLogger, "log", "metrics.jsonl"),
         (CheckpointStore, "begin", "checkpoints/step-000002"),
         (srpo_train.loop, "write_report", "curves.png"),

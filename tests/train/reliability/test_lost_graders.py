@@ -51,8 +51,7 @@ def test_a_grading_worker_that_is_killed_at_work_costs_no_episode_and_changes_no
     gates.lose_grader()
     run_dir = run(tmp_path / "faulty", "tiny-arithmetic.toml", ENV_ID)
     assert gates.is_grader_lost
-    before, after = (read_metrics(each)[-1]["rollout/num_lost_graders"] for each in (whole, run_dir))
-    assert after == before + 1
+    assert [read_metrics(each)[-1]["rollout/num_lost_graders"] for each in (whole, run_dir)] == [0, 1]
     assert numbers(run_dir) == numbers(whole)
     assert any(line["rollout/accuracy"] for line in read_metrics(run_dir))
     assert accounts_of(run_dir, per_step=8, num_steps=2).trained == 16

@@ -30,7 +30,7 @@ SMALL = (
 )
 
 
-@pytest.mark.parametrize("mode", ["rounds", "asynchronous"])
+@pytest.mark.parametrize("mode", ["rounds", pytest.param("asynchronous", marks=pytest.mark.slow)])
 def test_an_episode_whose_environment_hangs_is_counted_as_expired_and_the_run_goes_on(tmp_path, monkeypatch, mode):
     monkeypatch.setenv(FOLDER, str(tmp_path / "gates"))
     gates = Gates(tmp_path / "gates")
