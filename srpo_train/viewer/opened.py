@@ -121,7 +121,7 @@ class OpenRuns:
         self._wake = threading.Event()
         self._is_over = False
         self._thread = threading.Thread(target=self._follow, name="run-follower", daemon=True)
-        self._scoring = threading.Lock()
+        self._computing = threading.Lock()  # transformers cannot load two models at once: tied weights stay untied
         self._scorer: CheckpointScorer | None = None
 
     def __getitem__(self, key: str) -> OpenRun:
@@ -194,11 +194,11 @@ class OpenRuns:
         from srpo_train.viewer.credit import credits_of
         from srpo_train.viewer.scoring import CheckpointScorer
 
-        learned = run.learned(file)
-        credits = credits_of(learned.experience, episode, run.place.recipe)
-        if step < 0:
-            return build_timeline(episode, credits=credits, remark=learned.remark)
-        with self._scoring:
+        with self._computing:
+            learned = run.learned(file)
+            credits = credits_of(learned.experience, episode, run.place.recipe)
+            if step < 0:
+                return build_timeline(episode, credits=credits, remark=learned.remark)
             self._scorer = self._scorer or CheckpointScorer()
             scores = self._scorer.score(run.place, step, learned.experience, episode)
         return build_timeline(episode, credits=credits, scores=scores, remark=learned.remark)

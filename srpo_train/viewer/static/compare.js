@@ -49,7 +49,6 @@ export class ComparePage {
       if (this.sides[side] !== chosen) return;
       this.answers[side] = learned;
       this.draw();
-      this.note(side, learned.timeline.remark);
     } catch (error) { this.note(side, error.message); }
   }
 

@@ -211,7 +211,6 @@ export class EpisodesPage {
       if (!isCurrent() || step !== this.checkpoint || asked !== this.shown) return;
       this.answer = found;
       this.drawDetail();
-      this.note(found.timeline.remark);
     } catch (error) {
       if (isCurrent()) this.note(error.message, true);
     }

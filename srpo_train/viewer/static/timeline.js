@@ -47,7 +47,8 @@ export function head(timeline, links = null) {
     h("dl", { class: "facts" },
       timeline.gold.text ? [h("dt", {}, "gold"), h("dd", {}, words(timeline.gold))] : null,
       timeline.outcome.filter(([name]) => name !== "correct").map(([name, value]) => [h("dt", {}, name), h("dd", {}, words(value))])),
-    h("p", { class: "ids" }, h("span", { title: "episode" }, timeline.episode_id), h("span", { title: "task" }, timeline.task_id), h("span", { title: "environment" }, timeline.env_id), links));
+    h("p", { class: "ids" }, h("span", { title: "episode" }, timeline.episode_id), h("span", { title: "task" }, timeline.task_id), h("span", { title: "environment" }, timeline.env_id), links),
+    timeline.remark ? h("p", { class: "remark muted" }, timeline.remark) : null);
 }
 
 /** The events of a time line; `source` says where whole texts are fetched. */

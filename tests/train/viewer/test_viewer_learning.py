@@ -6,6 +6,8 @@ import dataclasses
 import json
 import math
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from srpo_envs.records import Episode, read_episodes
 from srpo_train import loop
 from srpo_train.config import load_recipe
 from srpo_train.experience import Experience
+from srpo_train.viewer import critic, scoring
 from srpo_train.viewer.credit import credits_of, experience_of
 from srpo_train.viewer.learned import learned_step
 from srpo_train.viewer.opened import OpenRuns
@@ -192,6 +195,38 @@ def test_smaller_units_are_told_by_member(place: RunPlace, preset: str, unit: st
             if unit == "sequence":
                 mean = scored.log_ratio / len(member.token_ids)  # GSPO normalises by length
                 assert scored.ratio == pytest.approx(math.exp(mean), rel=1e-4)
+
+
+def test_models_are_loaded_one_at_a_time_whoever_asks(
+    with_critic: tuple[Path, list[Experience]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page asks for advantages and ratios at once, each of which loads a model."""
+    loading, most = [], []
+
+    def watched(load: Any) -> Any:
+        def one(*arguments: Any, **options: Any) -> Any:
+            loading.append(1)
+            most.append(len(loading))
+            threading.Event().wait(0.2)
+            try:
+                return load(*arguments, **options)
+            finally:
+                loading.pop()
+
+        return one
+
+    monkeypatch.setattr(critic.Critic, "load", watched(critic.Critic.load))
+    monkeypatch.setattr(scoring, "load_team", watched(scoring.load_team))
+    (place,) = Catalogue([with_critic[0]]).places()
+    asked = [(2, -1), (3, 3), (3, -1), (2, 2)]
+    with OpenRuns([place.path]) as runs, ThreadPoolExecutor(len(asked)) as pool:
+
+        def ask(step: int, checkpoint: int) -> Any:
+            return runs.timeline("run", episodes_of(place, step)[0].episode_id, credit=True, step=checkpoint)
+
+        found = [answer.result() for answer in [pool.submit(ask, *one) for one in asked]]
+    assert all(event.advantage is not None for timeline in found for event in timeline.events)
+    assert set(most) == {1}
 
 
 def test_an_open_run_joins_everything_in_one_time_line(place: RunPlace) -> None:

@@ -241,6 +241,21 @@ def test_a_checkpoint_shows_ratios_clips_and_a_heat_strip(open_page: Open, keep:
     page.keyboard.press("Escape")
 
 
+def test_what_could_not_be_computed_is_told_beside_what_could(
+    open_page: Open, serve: Callable[[Path], str], trained: Path, tmp_path: Path
+) -> None:
+    """With a critic whose checkpoint is gone: ratios without advantages, and a line that says why."""
+    run_dir = tmp_path / "critic"
+    shutil.copytree(trained, run_dir)
+    recipe = run_dir / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('preset = "srpo"', 'preset = "ppo"'))
+    page = open_page("#/episodes?q=step:2&checkpoint=2", url=serve(run_dir))
+    see(page.locator(".remark")).to_have_text(re.compile("no advantages: .* as it was before step 2"))
+    see(page.locator(".ell", has_text="ℓ").first).to_be_visible()
+    see(page.locator(".chip", has_text="Â")).to_have_count(0)
+    see(page.locator(".ell", has_text="clipped")).to_have_count(0)
+
+
 def test_two_checkpoints_are_compared_on_one_task(open_page: Open, keep: Callable[..., None]) -> None:
     page = open_page("#/episodes?run=trained&q=step:2")
     see(page.locator(".event").first).to_be_visible()
