@@ -7,9 +7,11 @@ VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 GUESTS_VENV := .venv-integrations
 GUESTS_STAMP := $(GUESTS_VENV)/.installed
+VERL_VENV := .venv-verl
+VERL_STAMP := $(VERL_VENV)/.installed
 SWEEPS := baselines-arithmetic ablations-arithmetic baselines-search ablations-search
 
-.PHONY: help install demo tables test test-vllm test-integrations lint examples docs benchmarks clean
+.PHONY: help install demo tables test test-vllm test-integrations test-verl lint examples docs benchmarks clean
 
 help:
 	@echo "make demo        train the tiny team on arithmetic (two to three minutes on a CPU) and write its report"
@@ -17,6 +19,7 @@ help:
 	@echo "make test        run the test suite"
 	@echo "make test-vllm   install the CPU build of vLLM into .venv-vllm and run the tests that need it"
 	@echo "make test-integrations   install TorchRL, RLlib, verifiers ... into .venv-integrations and run the tests of the adapters"
+	@echo "make test-verl   install verl into .venv-verl and compare objectives and gradients with its own"
 	@echo "make lint        ruff and mypy"
 	@echo "make examples    run every numbered example"
 	@echo "make docs        build the documentation into site/ and follow its tutorials"
@@ -64,7 +67,7 @@ test-vllm: $(VLLM_STAMP)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/train/engines/test_vllm*.py
 
 # An environment of its own, for what these libraries ask of each other does not fit: openenv and gem-llm come without their
-# dependencies, which the others bring in versions that work. verl takes another tensordict; docs/integrations-training.md.
+# dependencies, which the others bring in versions that work.
 $(GUESTS_STAMP): pyproject.toml constraints.txt constraints-integrations.txt
 	$(PYTHON) -m venv $(GUESTS_VENV)
 	$(GUESTS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt torch
@@ -77,6 +80,21 @@ $(GUESTS_STAMP): pyproject.toml constraints.txt constraints-integrations.txt
 
 test-integrations: $(GUESTS_STAMP)
 	OMP_NUM_THREADS=1 $(GUESTS_VENV)/bin/python -m pytest tests/integrations -m "slow or not slow"
+
+# An environment of its own: verl takes another tensordict, and with TRL beside it looks for what TRL no longer has. It comes
+# without its dependencies, which pin an earlier transformers.
+$(VERL_STAMP): pyproject.toml constraints.txt constraints-verl.txt
+	$(PYTHON) -m venv $(VERL_VENV)
+	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints-verl.txt --editable ".[train,ray,lora,data]" tensordict \
+		hydra-core codetiming dill pylatexenc torchdata TransferQueue msgspec pyzmq cachetools fastapi uvicorn \
+		pytest pytest-timeout hypothesis
+	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints-verl.txt --no-deps verl
+	touch $@
+
+test-verl: $(VERL_STAMP)
+	OMP_NUM_THREADS=1 $(VERL_VENV)/bin/python -m pytest tests/integrations/test_integration_verl.py \
+		tests/train/objective/test_against_verl.py -m "slow or not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -96,4 +114,4 @@ benchmarks: $(STAMP)
 	@for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(GUESTS_VENV) runs site
+	rm -rf $(VENV) $(VLLM_VENV) $(GUESTS_VENV) $(VERL_VENV) runs site

@@ -71,8 +71,9 @@ def train(recipe: Recipe, *, resume: bool = False, places: Places | None = None)
     """
     if recipe.train.num_threads:
         torch.set_num_threads(recipe.train.num_threads)
+    places = places or Here(recipe)
     with join_ranks(recipe.distributed.timeout_s) as ranks, contextlib.ExitStack() as claim:
-        require_supported(recipe, ranks)
+        require_supported(recipe, ranks, places)
         run_dir = ranks.from_main(lambda: claim.enter_context(claimed_run_dir(recipe, resume=resume)))
         with Trainer(recipe, run_dir, ranks, places) as trainer:
             trainer.run()
@@ -130,6 +131,7 @@ class Trainer:
             recipe,
             self._samplers,
             TaskOrder(env.tasks.num_tasks, recipe.seed),
+            ranks,
             step=self._step,
             stored=checkpoint.path / AHEAD_FOLDER if checkpoint else None,
         )

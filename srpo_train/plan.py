@@ -192,6 +192,7 @@ def make_plan(recipe: Recipe) -> Plan:
         *_trainer_memory(recipe, policies, needs_reference=bool(objective.kl_coef)),
         *(_critic_memory(recipe, critic) if critic else ()),
         *_engine_memory(recipe, policies, engines),
+        *(_ahead_memory(recipe, policies) if recipe.rollout.max_lag else ()),
     )
     step = _plan_step(recipe, env)
     trainer = (*policies, *((critic,) if critic else ()))
@@ -420,9 +421,31 @@ def _engine_memory(
         if engine.kind == "transformers":
             kv_size = policy.shape.kv_size if policy.shape else None
             size = _times(kv_size, recipe.engine.max_batch_tokens * policy.dtype.itemsize)
-            yield _item(policy, "key-value cache at most", size, "rollout")
+            phase: Phase = "always" if recipe.rollout.max_lag else "rollout"
+            yield _item(policy, "key-value cache at most", size, phase)
         elif engine.kind == "vllm":
             yield from _vllm_memory(recipe, engine, policy)
+
+
+def _ahead_memory(recipe: Recipe, policies: tuple[PolicyPlan, ...]) -> Iterator[MemoryItem]:
+    """What sampling during updates takes: models to sample from, and copies of the weights on their way to engines."""
+    num_waiting = 1 if recipe.rollout.mode == "asynchronous" else recipe.rollout.max_lag + 1
+    bases: dict[tuple[str, torch.dtype, str], tuple[PolicyPlan, list[str]]] = {}
+    for policy in policies:
+        trained = _times(policy.num_trained, policy.dtype.itemsize)
+        if policy.num_trained != 0:
+            yield _item(policy, "weights on their way", _times(trained, num_waiting), "always", device="cpu")
+        if recipe.engine.kind != "transformers":
+            continue
+        if policy.owns_model:
+            yield _item(policy, "copy that samples", trained, "always")
+        else:
+            bases.setdefault(_base_key(policy), (policy, []))[1].append(policy.policy_id)
+            if policy.num_trained != 0:
+                yield _item(policy, "copy of the adapter that samples", trained, "always")
+    for policy, users in bases.values():
+        size = _times(policy.num_parameters, policy.dtype.itemsize)
+        yield _item(policy, "copy that samples", size, "always", users)
 
 
 def _vllm_memory(recipe: Recipe, engine: EnginePlan, policy: PolicyPlan) -> Iterator[MemoryItem]:

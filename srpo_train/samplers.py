@@ -78,13 +78,19 @@ class Samplers:
         self._own_collector = self._make_collector(places.worlds(recipe.env))
         self._own_eval_collector = self._make_collector(places.worlds(recipe.eval_env))
         num_collecting = 1 if self._is_elsewhere else ranks.size
-        self._collector = RankCollector(self._own_collector, ranks, num_collecting=num_collecting)
+        # What samples ahead does so on a thread of one rank, where the others cannot be met.
+        self._collector = (
+            self._own_collector
+            if recipe.rollout.max_lag
+            else RankCollector(self._own_collector, ranks, num_collecting=num_collecting)
+        )
         self._eval_collector = RankCollector(self._own_eval_collector, ranks, num_collecting=num_collecting)
 
     def close(self) -> None:
         """Release environments, threads and engines; safe to call more than once."""
-        self._collector.close()
-        self._eval_collector.close()
+        for collector in (self._own_collector, self._own_eval_collector):
+            if collector:
+                collector.close()
         for engine in self._engines.values():
             engine.close()
 
@@ -101,12 +107,16 @@ class Samplers:
             return self._give((policy.policy_id, policy.version, weights_of(policy)) for policy in published)
 
     def snapshot(self) -> Weights:
-        """Copy the trained weights into ordinary memory, for engines that are to have them later."""
+        """Copy the trained weights into ordinary memory, for engines that are to have them later.
+
+        A rank without engines helps to put them together, and keeps none.
+        """
         trained = self._team.trained
         with self._published_policies():
+            copied = trained if self._engines else ()
             return Weights(
                 version=max(policy.version for policy in trained),
-                by_policy={policy.policy_id: (policy.version, _copied(weights_of(policy))) for policy in trained},
+                by_policy={policy.policy_id: (policy.version, _copied(weights_of(policy))) for policy in copied},
             )
 
     def push(self, weights: Weights) -> dict[str, float]:
@@ -154,6 +164,7 @@ class Samplers:
         Raises:
             NoEpisodeError: it never was.
         """
+        assert self._collector is not None
         collect = functools.partial(
             self._collector.collect, jobs, self._samplings, lambda *_: check(), keep_per_group=self._keep_per_group
         )

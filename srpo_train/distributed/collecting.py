@@ -47,11 +47,6 @@ class RankCollector:
         rollout = self._collect(mine, sampling, on_progress, keep_per_group) if mine else _NOTHING
         return _merge(jobs, self._ranks.gather(rollout))
 
-    def close(self) -> None:
-        """Release environments and worker threads; safe to call more than once."""
-        if self._collector:
-            self._collector.close()
-
     def _collect(
         self,
         jobs: Sequence[EpisodeJob],

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from srpo_envs.errors import ConfigError
 from srpo_train.config import Recipe
 from srpo_train.distributed.ranks import Ranks
+from srpo_train.places import Places
 from srpo_train.policies.loading import resolve_device, resolve_dtype
 from srpo_train.policies.team import Team
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from srpo_train.distributed.sharding import ShardedModel
 
 
-def require_supported(recipe: Recipe, ranks: Ranks) -> None:
+def require_supported(recipe: Recipe, ranks: Ranks, places: Places) -> None:
     """Refuse what would go wrong later, or go on silently as something else.
 
     Raises:
@@ -34,10 +35,12 @@ def require_supported(recipe: Recipe, ranks: Ranks) -> None:
             'engine.kind = "vllm" runs inside the trainer and would take its process group; under torchrun use '
             '"served", with vLLM servers on other GPUs, or "transformers"'
         )
-    if recipe.rollout.max_lag and ranks.size > 1:
+    is_one_whole = ranks.size == 1 and recipe.distributed.sharding == "none"
+    if recipe.rollout.max_lag and not places.is_sampling_elsewhere and not is_one_whole:
         raise ConfigError(
-            f"rollout.max_lag = {recipe.rollout.max_lag}: sampling during updates is for a trainer of one process, "
-            "which may ask many servers; run without torchrun, or set max_lag = 0"
+            f"rollout.max_lag = {recipe.rollout.max_lag}: several processes sample during updates on engines outside "
+            'of them; use engine.kind = "served", or "srpo train --ray" with ray.engines_per_policy, or run without '
+            "torchrun, or set max_lag = 0"
         )
     devices = {f"policies.{name}.device": policy.device for name, policy in recipe.policies.items()}
     if recipe.critic and recipe.critic.device:

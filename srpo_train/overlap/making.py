@@ -6,15 +6,17 @@ from pathlib import Path
 
 from srpo_train.collect import EpisodeJob
 from srpo_train.config import Recipe
+from srpo_train.distributed.ranks import Ranks
 from srpo_train.overlap.batches import BatchesAhead
 from srpo_train.overlap.groups import GroupsAhead
+from srpo_train.overlap.relayed import Relayed
 from srpo_train.overlap.source import InTurn, RolloutSource
 from srpo_train.samplers import Samplers
 from srpo_train.task_order import TaskOrder, group_jobs, step_jobs
 
 
 def make_source(
-    recipe: Recipe, samplers: Samplers, order: TaskOrder, *, step: int, stored: Path | None
+    recipe: Recipe, samplers: Samplers, order: TaskOrder, ranks: Ranks, *, step: int, stored: Path | None
 ) -> RolloutSource:
     """Return what gives the trainer its episodes.
 
@@ -22,6 +24,7 @@ def make_source(
         recipe: The run.
         samplers: Its engines and collectors.
         order: Which task comes when.
+        ranks: The run's processes, which all make the same call.
         step: Training steps taken so far.
         stored: What a checkpoint after this step has of samples for later ones; None without a checkpoint.
 
@@ -42,27 +45,31 @@ def make_source(
         return InTurn(samplers.collect, samplers.publish, jobs_of_step, step=step)
     stored = stored if stored and stored.is_dir() else None
     num_steps, max_lag = recipe.train.num_steps, rollout.max_lag
-    if rollout.mode == "rounds":
-        return BatchesAhead(
-            samplers.collect,
+
+    def sample_ahead() -> RolloutSource:
+        if rollout.mode == "rounds":
+            return BatchesAhead(
+                samplers.collect,
+                samplers.snapshot,
+                samplers.push,
+                jobs_of_step,
+                step=step,
+                num_steps=num_steps,
+                max_lag=max_lag,
+                stored=stored,
+            )
+        return GroupsAhead(
+            samplers.open_stream,
             samplers.snapshot,
             samplers.push,
-            jobs_of_step,
+            lambda position: group_jobs(order, position=position, **sizes),
             step=step,
             num_steps=num_steps,
+            per_step=rollout.prompts_per_step,
+            num_parts=recipe.optim.num_minibatches if rollout.early_start else 1,
             max_lag=max_lag,
+            lost_step_retries=rollout.lost_step_retries,
             stored=stored,
         )
-    return GroupsAhead(
-        samplers.open_stream,
-        samplers.snapshot,
-        samplers.push,
-        lambda position: group_jobs(order, position=position, **sizes),
-        step=step,
-        num_steps=num_steps,
-        per_step=rollout.prompts_per_step,
-        num_parts=recipe.optim.num_minibatches if rollout.early_start else 1,
-        max_lag=max_lag,
-        lost_step_retries=rollout.lost_step_retries,
-        stored=stored,
-    )
+
+    return Relayed(sample_ahead, samplers.snapshot, ranks) if ranks.size > 1 else sample_ahead()

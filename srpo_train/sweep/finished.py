@@ -69,6 +69,10 @@ def by_group(results: Iterable[C]) -> dict[str, list[C]]:
 
 
 def note_on_missing(results: Sequence[CellResult[R]], seeds: Sequence[int]) -> list[str]:
-    """Return a sentence on cells that lack runs of some seeds, if there are any."""
-    short = [f"{result.cell.label}: {len(result.runs)}" for result in results if len(result.runs) < len(seeds)]
-    return [f"Fewer finished runs than seeds: {'; '.join(short)}."] if short else []
+    """Return a sentence on cells that lack runs of some seeds, and one on those that have none, as there are any."""
+    short = [f"{result.cell.label}: {len(result.runs)}" for result in results if 0 < len(result.runs) < len(seeds)]
+    without = [result.cell.label for result in results if not result.runs]
+    return [
+        *([f"Fewer finished runs than seeds: {'; '.join(short)}."] if short else ()),
+        *([f"No finished run yet: {'; '.join(without)}."] if without else ()),
+    ]

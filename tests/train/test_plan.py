@@ -142,6 +142,29 @@ def test_servers_take_no_memory_here() -> None:
     assert not {item.phase for item in plan.memory} & {"rollout"}
 
 
+def test_sampling_during_updates_takes_a_second_model_and_copies_of_the_weights() -> None:
+    ahead = {"max_lag": 2}
+    before, plan = make_plan(recipe()), make_plan(recipe(rollout=ahead, objective={"correction": "event"}))
+    added = {"copy that samples: team": 4 * TINY, "weights on their way: team": 3 * 4 * TINY}
+    assert sizes(plan) == sizes(before) | added
+    assert plan.peak_bytes("cpu") == before.peak_bytes("cpu") + 16 * TINY + sizes(plan)["key-value cache at most: team"]
+    streamed = {"rollout": ahead | {"mode": "asynchronous"}, "objective": {"correction": "event"}}
+    assert sizes(make_plan(recipe(**streamed)))["weights on their way: team"] == 4 * TINY
+    engine = {"kind": "served", "served": {"servers": {"team": ["http://gpu-1:8000"]}}}
+    assert "copy that samples: team" not in sizes(make_plan(recipe(**streamed, engine=engine)))
+
+
+def test_adapters_that_sample_during_updates_share_a_second_base() -> None:
+    pytest.importorskip("peft")
+    roles, policies = {"solver": "a", "*": "b"}, {name: tiny(adapter={"rank": 4}) for name in ("a", "b")}
+    plan = make_plan(recipe(policies, roles=roles, rollout={"max_lag": 1}, objective={"correction": "event"}))
+    num_trained = plan.policies[0].num_trained
+    found = sizes(plan)
+    assert found["copy that samples: a, b"] == found["frozen weights: a, b"] == 4 * TINY
+    assert found["copy of the adapter that samples: b"] == 4 * num_trained
+    assert found["weights on their way: a"] == 2 * 4 * num_trained
+
+
 def test_whole_models_cannot_share_a_server_and_frozen_copies_of_one_can() -> None:
     urls = {"a": ["http://gpu-1:8000"], "b": ["http://gpu-1:8000"]}
     engine = {"kind": "served", "served": {"servers": urls}}

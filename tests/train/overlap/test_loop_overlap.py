@@ -20,6 +20,7 @@ from srpo_train.distributed.ranks import Ranks
 from srpo_train.distributed.setup import require_supported
 from srpo_train.loop import train
 from srpo_train.metrics import read_metrics, without_timing
+from srpo_train.places import Here
 
 ROOT = Path(__file__).parents[3]
 RECIPE = ROOT / "recipes" / "tiny-arithmetic.toml"
@@ -191,6 +192,9 @@ def test_recipes_that_cannot_overlap_are_refused(tmp_path, overrides, message):
         recipe(tmp_path, *overrides)
 
 
-def test_several_ranks_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="run without torchrun"):
-        require_supported(recipe(tmp_path, *ROUNDS), Ranks(0, 2))
+@pytest.mark.parametrize(("overrides", "size"), [(ROUNDS, 2), (STREAM, 2), ((*ROUNDS, "distributed.sharding=fsdp"), 1)])
+def test_ranks_that_would_sample_ahead_themselves_are_refused(tmp_path, overrides, size, monkeypatch):
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    small = recipe(tmp_path, *overrides)
+    with pytest.raises(ConfigError, match=r'use engine\.kind = "served"'):
+        require_supported(small, Ranks(0, size), Here(small))

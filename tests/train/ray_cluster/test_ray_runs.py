@@ -118,6 +118,26 @@ def test_a_copy_in_another_process_samples_the_numbers_of_a_run_alone(tmp_path, 
     assert "engine of team 0" in done.stdout
 
 
+@pytest.mark.slow
+def test_copies_sample_ahead_for_a_model_spread_over_two_ranks(tmp_path, on_ray):
+    ahead = ("rollout.max_lag=1", "objective.correction=event", "train.num_steps=4")
+    places = (
+        "num_ranks=2",
+        "engines_per_policy=1",
+        "cpus_per_rank=0.5",
+        "cpus_per_engine=0.5",
+        "cpus_per_env_worker=0.5",
+    )
+    on_cluster = (*ahead, "distributed.sharding=fsdp", *(f"ray.{place}" for place in places))
+    done = on_ray("-m", "srpo_train.cli", *arguments(tmp_path / "ray", *on_cluster))
+    assert done.returncode == 0, done.stdout + done.stderr
+    train(load_recipe(RECIPE, [f"output_dir={tmp_path / 'alone'}", *SMALL, *ahead]))
+    found, expected = (numbers(tmp_path / name / NAME) for name in ("ray", "alone"))
+    assert [line["train/policy_lag"] for line in found if line["step"]] == [0, 1, 1, 1]
+    assert found[-1] == pytest.approx(expected[-1], rel=1e-3, abs=1e-5)
+    assert audit_run(tmp_path / "ray" / NAME, replay=True).is_ok
+
+
 def test_a_dry_run_says_what_is_missing_and_starts_nothing(tmp_path, on_ray):
     done = on_ray("-m", "srpo_train.cli", *arguments(tmp_path, "ray.num_ranks=4000"), "--dry-run")
     assert done.returncode == 1

@@ -111,7 +111,7 @@ def test_a_run_that_is_not_finished_does_not_count_and_is_said(out: Path) -> Non
 def test_a_cell_without_a_finished_run_is_said_and_has_no_line(out: Path) -> None:
     for run_dir in (out / "team_shared_arithmetic_tiny").iterdir():
         (run_dir / "metrics.jsonl").unlink()
-    assert make_table(read_study(out)).notes[-1] == "Fewer finished runs than seeds: Team, shared, arithmetic, tiny: 0."
+    assert make_table(read_study(out)).notes[-1] == "No finished run yet: Team, shared, arithmetic, tiny."
     assert "Team, shared" not in rows(out)
     assert "Team, isolated" in write_study(out).read_text()
 
