@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,29 @@ def browse(*keys: str, run_dir: Path, query: str = "", size: tuple[int, int] = (
             return str(status), drawn(timeline)
 
     return asyncio.run(session())
+
+
+def test_the_terminal_survives_the_end_of_its_run(tmp_path: Path) -> None:
+    pytest.importorskip("textual", reason="textual is not installed")
+    from textual.widgets import Static
+
+    from srpo_train.viewer.terminal import TerminalViewer
+
+    run_dir = make_viewed_run(tmp_path / "run")
+
+    async def session() -> str:
+        app = TerminalViewer([run_dir])
+        async with app.run_test(size=(160, 50)) as pilot:
+            await app.workers.wait_for_complete()
+            shutil.rmtree(run_dir)
+            app._look()
+            for key in ("c", "j", "s"):
+                await pilot.press(key)
+                await app.workers.wait_for_complete()
+                await pilot.pause()
+            return str(app.query_one("#status", Static).content)
+
+    assert "is gone" in asyncio.run(session())
 
 
 def test_the_terminal_shows_the_newest_episode_and_moves_on(tmp_path: Path) -> None:
