@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 from factories import make_episode, make_event, make_member
 from rich.console import Console
-from viewer_world import hostile_episode, make_viewed_run, step_episodes, write_step
+from viewer_world import delete, hostile_episode, make_viewed_run, step_episodes, write_step
 
 from srpo_train.viewer.rendering import EventRendering, TimelineRendering
 from srpo_train.viewer.timeline import EventCredit, EventScores, MemberScores, build_timeline, view_event
@@ -107,7 +106,7 @@ def test_the_terminal_survives_the_end_of_its_run(tmp_path: Path) -> None:
         app = TerminalViewer([run_dir])
         async with app.run_test(size=(160, 50)) as pilot:
             await app.workers.wait_for_complete()
-            shutil.rmtree(run_dir)
+            delete(run_dir)
             app._look()
             for key in ("c", "j", "s"):
                 await pilot.press(key)
