@@ -81,7 +81,7 @@ class CheckpointStore:
     def save(
         self, step: int, writer: Callable[[Path], None], state: Mapping[str, Any], *, best: int | None = None
     ) -> Checkpoint:
-        """Add a checkpoint and prune the oldest beyond `keep_last`.
+        """Add a checkpoint and prune the oldest beyond `keep_last`: `begin` and `complete` at once.
 
         Args:
             step: Training steps taken, at least 0.
@@ -93,14 +93,39 @@ class CheckpointStore:
             CheckpointError: the step is already there, or the state holds something that could not be loaded safely.
             StorageFullError: there is no room for it; nothing of it stays, and the checkpoints before it do.
         """
+        self.begin(step, writer)
+        return self.complete(step, _nothing, state, best=best)
+
+    def begin(self, step: int, writer: Callable[[Path], None]) -> None:
+        """Write a first part of a checkpoint, which does not exist before `complete`; one at a time.
+
+        Args:
+            step: Training steps taken, at least 0.
+            writer: Writes into the directory it is given.
+
+        Raises:
+            CheckpointError: the step is already there.
+            StorageFullError: there is no room for it; nothing of it stays.
+        """
         if self._is_read_only:
             raise CheckpointError(f"{self.directory}: this store was opened for reading only")
-        target = self.directory / f"step-{step:06d}"
+        target, partial = self._places(step)
         if target.exists() and _damage(target) is None:
             raise CheckpointError(f"{target}: this step is already saved; resume from it or use another run name")
-        partial = target.with_name(target.name + _PARTIAL)
+        shutil.rmtree(partial, ignore_errors=True)
         with storing(target), _removed_on_failure(partial):
             partial.mkdir(parents=True)
+            writer(partial)
+
+    def complete(
+        self, step: int, writer: Callable[[Path], None], state: Mapping[str, Any], *, best: int | None = None
+    ) -> Checkpoint:
+        """Write the rest of a checkpoint that was begun, make it one, and prune; on any thread.
+
+        For arguments and errors see `save`.
+        """
+        target, partial = self._places(step)
+        with storing(target), _removed_on_failure(partial):
             writer(partial)
             _save_state(partial / STATE_FILE, state)
             _write_manifest(partial, step)
@@ -110,6 +135,11 @@ class CheckpointStore:
         _sync_directory(self.directory)
         self._prune(None if best is None else self.not_after(best))
         return Checkpoint(step, target)
+
+    def _places(self, step: int) -> tuple[Path, Path]:
+        """Where the checkpoint of a step is, and where it is while it is being written."""
+        target = self.directory / f"step-{step:06d}"
+        return target, target.with_name(target.name + _PARTIAL)
 
     def latest(self) -> Checkpoint | None:
         """Return the newest complete checkpoint, verified against its manifest; None when nothing was ever saved.
@@ -199,13 +229,16 @@ class CheckpointStore:
 
 @contextlib.contextmanager
 def _removed_on_failure(folder: Path) -> Iterator[None]:
-    """Begin without a folder, and leave none behind when the body fails: what it takes up may be what is missing."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Leave no folder behind when the body fails: what it takes up may be what is missing."""
     try:
         yield
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _nothing(_: Path) -> None:
+    """Write nothing more."""
 
 
 def _save_state(path: Path, state: Mapping[str, Any]) -> None:

@@ -183,7 +183,7 @@ class Learner:
         self._rate_factor *= factor
 
     def state_dict(self) -> dict[str, Any]:
-        """Return optimiser states and counters, loadable with ``weights_only``; without those of `save_shards`."""
+        """Return optimiser states and counters, loadable with ``weights_only``; without those of `parts`."""
         whole = {name: optimizer for name, optimizer in self._optimizers.items() if name not in self._shards}
         return {
             "optimizers": {policy_id: optimizer.state_dict() for policy_id, optimizer in whole.items()},
@@ -202,13 +202,12 @@ class Learner:
         for policy_id, stored in state["optimizers"].items():
             self._optimizers[policy_id].load_state_dict(stored)
 
-    def save_shards(self, folder: Path) -> None:
-        """Write weights and moments of policies that are spread over the ranks, of which each writes its part."""
-        for policy_id, shards in self._shards.items():
-            shards.save_shards(folder / policy_id, self._optimizers[policy_id].adamw)
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """Return weights and moments of policies that are spread over the ranks, of which each has its part."""
+        return {policy_id: item.parts(self._optimizers[policy_id].adamw) for policy_id, item in self._shards.items()}
 
     def load_shards(self, folder: Path) -> None:
-        """Restore what `save_shards` wrote, on however many ranks that was.
+        """Restore what was written of `parts`, in a folder of each policy, on however many ranks that was.
 
         Raises:
             CheckpointError: it cannot be read.

@@ -124,7 +124,13 @@ class Trainer:
         self._critic = self._load_critic(checkpoint) if self._objective.advantage.needs_critic else None
         self._styles = RoleStyles()
         self._state = RunState(
-            store, team=self._team, learner=self._learner, critic=self._critic, styles=self._styles, ranks=ranks
+            store,
+            team=self._team,
+            learner=self._learner,
+            critic=self._critic,
+            styles=self._styles,
+            ranks=ranks,
+            in_background=recipe.train.async_checkpoints,
         )
         if checkpoint:
             self._state.restore(checkpoint)
@@ -165,6 +171,7 @@ class Trainer:
     def __exit__(self, *_: object) -> None:
         """End what goes on beside the loop, and close engines and logs."""
         self._source.close()
+        self._state.close()
         self._samplers.close()
         self._metrics.close()
 
@@ -182,6 +189,7 @@ class Trainer:
                     self._act(alarm)
                 if self._is_due(self.recipe.train.checkpoint_every) or self._is_stopped:
                     self._save()
+        self._state.settle()
 
     def _log(self, measured: Values, episodes: Sequence[Episode] = ()) -> list[Alarm]:
         """Write a step down and return the alarms that begin with it."""
@@ -259,6 +267,7 @@ class Trainer:
                 before=before,
                 generate_flops=sampling_flops(self._team.policies, rollout.episodes),
                 step_s=clock.step_s,
+                waited_s=clock.wait_s if self.recipe.rollout.max_lag else None,
             ),
         }
         return metrics, rollout.episodes

@@ -305,7 +305,11 @@ TABLE: tuple[Metric, ...] = (
     Metric("time/optimizer_s", "s", "Of the update: sums over ranks, clipping and optimiser steps."),
     Metric("time/publish_s", "s", "Of the update: giving engines the new weights."),
     Metric("time/checkpoint_s", "s", "Saving after the step before; 0 where nothing was saved."),
-    Metric("time/other_s", "s", "Of the step: what no phase takes, such as building batches and waiting for ranks."),
+    Metric(
+        "time/other_s",
+        "s",
+        "Of the step: what no phase of the trainer takes, such as building batches and waiting for ranks.",
+    ),
     Metric("time/eval_s", "s", "Evaluation after the step."),
     Metric(
         "time/eval_latency_p50_s",
@@ -324,7 +328,12 @@ TABLE: tuple[Metric, ...] = (
     Metric("cluster/num_env_worker_restarts", "starts", "Environment workers started again."),
     Metric("cluster/num_lost_graders", "workers", "The same as `rollout/num_lost_graders`, in environment workers."),
     Metric("cluster/num_rebuilt_episodes", "episodes", "Episodes that went on elsewhere after their worker died."),
-    Metric("perf/overlap_share", "share", "Part of the step in which rollouts went on during its update."),
+    Metric(
+        "perf/overlap_share",
+        "share",
+        "Seconds of the step in which rollouts went on while the trainer did not wait for them, over `time/step_s`: "
+        "0 in turn, at most 1.",
+    ),
     Metric("perf/tokens_per_s", "tokens/s", "Sampled tokens per second of generation."),
     Metric("perf/train_tokens_per_s", "tokens/s", "Trained tokens per second of update."),
     Metric(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from srpo_envs.errors import CheckpointError
+from srpo_envs.errors import CheckpointError, SrpoError
 from srpo_train.checkpoint import Checkpoint, CheckpointStore
 from srpo_train.diagnostics.tokens import RoleStyles
 from srpo_train.distributed.ranks import Ranks
@@ -31,6 +32,7 @@ class RunState:
         critic: The critic's, where there is one.
         styles: What is remembered of the roles' first words.
         ranks: The run's processes, which all make the same calls.
+        in_background: Copy what a checkpoint holds into ordinary memory, and write most of it while training goes on.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class RunState:
         critic: ValueLearner | None,
         styles: RoleStyles,
         ranks: Ranks,
+        in_background: bool,
     ) -> None:
         self._store = store
         self._team = team
@@ -49,16 +52,25 @@ class RunState:
         self._critic = critic
         self._styles = styles
         self._ranks = ranks
+        self._in_background = in_background
+        self._writing_ranks = ranks.beside() if in_background else ranks
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="srpo-checkpoint")
+        self._under_way: Future[None] | None = None
 
     @RECORDER.phase("checkpoint")
     def save(self, step: int, best: int | None, write_ahead: Callable[[Path], None]) -> None:
-        """Add a checkpoint.
+        """Add a checkpoint; in the background it is there when `settle` has returned, which the next one waits for.
 
         Args:
             step: Training steps taken.
             best: A step whose weights must be kept as well.
             write_ahead: Writes what was sampled ahead into a folder, which it makes if there is something.
+
+        Raises:
+            CheckpointError: it, or the one before it in the background, could not be written.
+            StorageFullError: there is no room for it.
         """
+        self.settle()
         state: dict[str, Any] = {
             "step": step,
             "learner": self._learner.state_dict(),
@@ -67,11 +79,32 @@ class RunState:
         }
         if self._critic:
             state["critic"] = self._critic.state_dict()
+        parts = self._learner.parts()
         if self._ranks.is_main:
-            self._store.save(step, functools.partial(self._write, write_ahead), state, best=best)
+            self._store.begin(step, lambda folder: self._write_models(write_ahead, folder))
         else:
-            self._write(write_ahead, None)
-        self._ranks.from_main(lambda: None)  # a rank that ends now must not take the main one with it
+            self._write_models(write_ahead, None)
+        if self._in_background:
+            state, parts = _copied(state), _copied(parts)
+            self._under_way = self._writer.submit(self._complete, step, state, parts, best)
+        else:
+            self._complete(step, state, parts, best)
+
+    def settle(self) -> None:
+        """Wait until a checkpoint that is being written in the background is there.
+
+        Raises:
+            CheckpointError: it could not be written.
+            StorageFullError: there was no room for it.
+        """
+        under_way, self._under_way = self._under_way, None
+        if under_way:
+            with RECORDER.span("await checkpoint", "checkpoint"):
+                under_way.result()
+
+    def close(self) -> None:
+        """Let what is being written come to its end, whatever that is; safe to call more than once."""
+        self._writer.shutdown()
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up what `save` wrote; the policies' and the critic's weights are read when those are made.
@@ -102,6 +135,7 @@ class RunState:
         Returns:
             That checkpoint, or None when there is none.
         """
+        self.settle()
         good = None if best is None else self._ranks.from_main(lambda: self._store.not_after(best))
         if good is None:
             return None
@@ -113,15 +147,54 @@ class RunState:
         self._learner.load_shards(good.path / _SHARDS_FOLDER)
         return good
 
-    def _write(self, write_ahead: Callable[[Path], None], begun: Path | None) -> None:
-        """Write what a checkpoint holds beside the state; the main rank says where, the others add their parts."""
+    def _write_models(self, write_ahead: Callable[[Path], None], begun: Path | None) -> None:
+        """Write models and what was sampled ahead: the main rank does, the others help to put its models together."""
         folder = self._ranks.from_main(lambda: begun)
         assert folder is not None
         for policy in self._team.trained:  # the others are what the recipe names
             if policy.shards or self._ranks.is_main:
                 policy.save(folder / policy.policy_id)
-        self._learner.save_shards(folder / _SHARDS_FOLDER)
         if self._critic and self._ranks.is_main:
             self._critic.critic.save(folder / CRITIC_FOLDER)
         if self._ranks.is_main:
             write_ahead(folder / AHEAD_FOLDER)
+
+    def _complete(self, step: int, state: dict[str, Any], parts: dict[str, Any], best: int | None) -> None:
+        """Write the rest, of which every rank has parts, and let the checkpoint be there."""
+        trouble: SrpoError | None = None
+        try:
+            if self._ranks.is_main:
+                self._store.complete(step, lambda folder: self._write_parts(parts, folder), state, best=best)
+            else:
+                self._write_parts(parts, None)
+        except SrpoError as error:
+            trouble = error
+        # All know how the main rank fared before one of them ends, which would take the others with it.
+        self._writing_ranks.from_main(lambda: _raise(trouble))
+        _raise(trouble)
+
+    def _write_parts(self, parts: dict[str, Any], begun: Path | None) -> None:
+        folder = self._writing_ranks.from_main(lambda: begun)
+        assert folder is not None
+        if not parts:
+            return
+        from srpo_train.distributed.sharding import save_parts  # much of torch
+
+        for policy_id, its_parts in parts.items():
+            save_parts(its_parts, folder / _SHARDS_FOLDER / policy_id, self._writing_ranks)
+
+
+def _raise(trouble: SrpoError | None) -> None:
+    if trouble:
+        raise trouble
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """Copy a state into ordinary memory, the parts of spread tensors as such."""
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # much of torch
+
+    options = StagingOptions(
+        use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
+    )
+    with contextlib.closing(DefaultStager(options)) as stager:
+        return cast("dict[str, Any]", stager.stage(state))

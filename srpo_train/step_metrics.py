@@ -71,6 +71,11 @@ class StepClock:
         self.step_s = 0.0
         """Seconds from the beginning to `stop`."""
 
+    @property
+    def wait_s(self) -> float:
+        """Seconds of waiting for rollouts so far."""
+        return self._wait_s
+
     def waiting(self, rollouts: Iterator[Rollout]) -> Iterator[Rollout]:
         """Pass rollouts on, and count the time until each of them comes as waiting for them."""
         while True:
@@ -90,6 +95,7 @@ class StepClock:
     def metrics(self, rollout: Rollout, update: Values) -> dict[str, float]:
         """Say how long the step and its parts took, and how much was done in that time."""
         update_s = self.step_s - self._wait_s
+        beside_s = self._collecting_s - self._collecting_in_wait_s
         num_tokens = sum(episode.num_tokens for episode in rollout.episodes)
         return {
             "time/generate_s": rollout.generate_s,
@@ -97,7 +103,8 @@ class StepClock:
             "time/wait_s": self._wait_s,
             "time/update_s": update_s,
             "time/step_s": self.step_s,
-            "perf/overlap_share": max(self._collecting_s - self._collecting_in_wait_s, 0.0) / self.step_s,
+            # The clocks are read one after the other, so the difference may be a few microseconds too small or large.
+            "perf/overlap_share": min(max(beside_s, 0.0), update_s) / self.step_s,
             **({"perf/tokens_per_s": num_tokens / rollout.generate_s} if rollout.generate_s else {}),
             "perf/train_tokens_per_s": update.get("train/num_tokens", 0.0) / max(update_s, 1e-9),
             "perf/episodes_per_s": len(rollout.episodes) / self.step_s,

@@ -67,6 +67,9 @@
     smallest = Math.min(smallest, contrast);
     if (contrast < 4.5) problems.push(`contrast ${contrast.toFixed(2)}: ${described(element)}`);
   }
-  if (document.documentElement.scrollWidth > innerWidth) problems.push(`the page is ${document.documentElement.scrollWidth} wide in a window of ${innerWidth}`);
+  // Whatever scrolls to the side must do so within a box of its own: a table, the list of runs.
+  for (const box of [document.documentElement, ...document.querySelectorAll("main, .detail")]) {
+    if (box.scrollWidth > Math.min(box.clientWidth, innerWidth) + 1) problems.push(`${box.tagName.toLowerCase()} is ${box.scrollWidth} wide in a window of ${innerWidth}`);
+  }
   return [...new Set(problems)];
 }

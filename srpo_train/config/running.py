@@ -30,6 +30,9 @@ class TrainConfig(Section):
     """Newest checkpoints that are kept."""
     keep_best: bool = False
     """Also keep the checkpoint at or before the best evaluation; always so where an alarm may roll back to it."""
+    async_checkpoints: bool = False
+    """Write optimisers and the parts of spread policies, and force everything to disk, while training goes on. Takes a
+    copy of them in ordinary memory; a run that is killed meanwhile resumes from the checkpoint before."""
     num_threads: NonNegativeInt = 0
     """Threads torch may use; 0 leaves its own choice. Tiny models are fastest, and exactly repeatable, with 1."""
 

@@ -28,20 +28,32 @@ class Ranks:
     Args:
         rank: Which of them this is.
         size: How many there are.
+        group: The group of `torch.distributed` that they meet in; the default one when omitted.
 
     Example:
         >>> Ranks().share(torch.ones(2))
         tensor([1., 1.])
     """
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
+    def __init__(self, rank: int = 0, size: int = 1, group: dist.ProcessGroup | None = None) -> None:
         self.rank = rank
         self.size = size
+        self.group = group
 
     @property
     def is_main(self) -> bool:
         """Whether this is the rank that writes files and talks to the terminal."""
         return self.rank == 0
+
+    def beside(self) -> Ranks:
+        """Return the same ranks in a group of their own, for a thread of each that meets the others' beside this one.
+
+        Every rank makes the call; it is a meeting in itself. The group is between CPUs.
+        """
+        if not dist.is_initialized():
+            return Ranks()
+        with self._together("the making of a group"):
+            return Ranks(self.rank, self.size, dist.new_group(backend="gloo"))
 
     def share(self, tensor: Tensor) -> Tensor:
         """Return the sum of all ranks' tensors of one shape.
@@ -53,7 +65,7 @@ class Ranks:
             return tensor
         total = tensor.clone()
         with self._together("a sum over ranks"):
-            dist.all_reduce(total)
+            dist.all_reduce(total, group=self.group)
         return total
 
     def sum_into(self, tensors: Sequence[Tensor]) -> None:
@@ -65,7 +77,7 @@ class Ranks:
         if self.size == 1:
             return
         with self._together("the sum of gradients"):
-            for pending in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+            for pending in [dist.all_reduce(tensor, group=self.group, async_op=True) for tensor in tensors]:
                 pending.wait()
 
     def whole(self, tensor: Tensor) -> Tensor:
@@ -92,7 +104,7 @@ class Ranks:
             return [item]
         items: list[Any] = [None] * self.size
         with self._together("the exchange of rollouts"):
-            dist.all_gather_object(items, item)
+            dist.all_gather_object(items, item, group=self.group)
         return items
 
     def from_main(self, find: Callable[[], _T]) -> _T:
@@ -110,7 +122,7 @@ class Ranks:
             except SrpoError as error:
                 found = [None, error]
         with self._together("word from rank 0"):
-            dist.broadcast_object_list(found)
+            dist.broadcast_object_list(found, group=self.group)
         if found[1] is not None:
             raise found[1]
         result: _T = found[0]

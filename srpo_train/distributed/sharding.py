@@ -176,23 +176,23 @@ class ShardedModel:
                 config.dtype = self.dtype
                 config.save_pretrained(directory)
 
-    def save_shards(self, folder: Path, optimizer: torch.optim.Optimizer) -> None:
-        """Write parameters and moments with ``torch.distributed.checkpoint``, each rank its own part."""
+    def parts(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Return parameters and moments, of which each rank has its part, for `save_parts`."""
         model, moments = get_state_dict(self.model, optimizer)
-        _dcp.save({"model": model, "optimizer": moments}, checkpoint_id=folder)
+        return {"model": model, "optimizer": moments}
 
     def load_shards(self, folder: Path, optimizer: torch.optim.Optimizer) -> None:
-        """Read what `save_shards` wrote, on however many ranks that was.
+        """Read what `save_parts` wrote, on however many ranks that was.
 
         Raises:
             CheckpointError: it is not there, or not of this model.
         """
-        model, moments = get_state_dict(self.model, optimizer)
+        parts = self.parts(optimizer)
         try:
-            _dcp.load({"model": model, "optimizer": moments}, checkpoint_id=folder)
+            _dcp.load(parts, checkpoint_id=folder)
         except (CheckpointException, OSError, RuntimeError) as error:
             raise CheckpointError(f"{folder}: cannot be read ({error})") from error
-        set_state_dict(self.model, optimizer, model_state_dict=model, optim_state_dict=moments)
+        set_state_dict(self.model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"])
 
     def _tied_again(self, whole: dict[str, Tensor]) -> dict[str, Tensor]:
         """Give the names of one parameter one tensor, so that it is written once."""
@@ -206,6 +206,18 @@ class ShardedModel:
     @property
     def _parts(self) -> list[FSDPModule]:
         return [module for module in self.model.modules() if isinstance(module, FSDPModule)]
+
+
+def save_parts(parts: Mapping[str, Any], folder: Path, ranks: Ranks) -> None:
+    """Write what `ShardedModel.parts` returned with ``torch.distributed.checkpoint``, each rank its own part.
+
+    Raises:
+        CheckpointError: a part could not be written, on whichever rank.
+    """
+    try:
+        _dcp.save(dict(parts), checkpoint_id=folder, process_group=ranks.group)
+    except CheckpointException as error:
+        raise CheckpointError(f"{folder}: could not be written ({error})") from error
 
 
 def _shard(

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from srpo_envs.errors import RecordError, ShapeError
+from srpo_envs.errors import ConfigError, RecordError, ShapeError
+from srpo_envs.records import Event
 from srpo_train.objective import CreditTable, LossTensors, Objective, diagnose
 from srpo_train.set_gradient import loss_coefficients
 
@@ -140,6 +141,25 @@ class Events:
         coefficient_NT = torch.zeros(mask_NT.shape, dtype=torch.float32)
         coefficient_NT[self.row_M] = found.logprobs_MT.float()
         return coefficient_NT.to(mask_NT.device), diagnose(objective, tensors) | {"objective": value}
+
+
+def require_whole_vocabulary(events: Iterable[Event]) -> None:
+    """Refuse rows that a trainer without masks over the vocabulary would score wrongly.
+
+    Under top-k and top-p a token is drawn from what is left of the vocabulary, and its recorded log-probability is the
+    one within that. Scored among all tokens every ratio to it is too small, from the first update on.
+
+    Raises:
+        ConfigError: a member was sampled so.
+    """
+    for event in events:
+        for member in event.members:
+            if member.kept_token_ids:
+                raise ConfigError(
+                    f"event {event.event_id!r}, member {member.member_index} ({member.agent}): sampled under top-k or "
+                    "top-p, while this trainer scores its tokens among all, so that ratios would be wrong; sample with "
+                    "top_p = 1 and top_k = 0, or train with `srpo train`, which scores among the tokens that were left"
+                )
 
 
 def _codes(names: Sequence[str]) -> Tensor:

@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from srpo_envs.errors import ConfigError, MissingPackageError
 from srpo_envs.records import Episode
-from srpo_train.integrations.events import PADDING, Events, EventUid
+from srpo_train.integrations.events import PADDING, Events, EventUid, require_whole_vocabulary
 from srpo_train.objective import Objective, estimate_advantage, preset
 
 try:
@@ -123,14 +123,13 @@ def to_data_proto(episodes: Sequence[Episode], pad_token_id: int) -> DataProto:
     Args:
         episodes: Finished episodes; events that are incomplete are left out.
         pad_token_id: The tokenizer's.
+
+    Raises:
+        ConfigError: a row was sampled under top-k or top-p; verl scores its tokens among all.
     """
-    pairs = [
-        (event, member)
-        for episode in episodes
-        for event in episode.events
-        if event.is_complete
-        for member in event.members
-    ]
+    complete = [event for episode in episodes for event in episode.events if event.is_complete]
+    require_whole_vocabulary(complete)
+    pairs = [(event, member) for event in complete for member in event.members]
     members = [member for _, member in pairs]
     prompts = _padded([member.prompt_token_ids for member in members], pad_token_id, "left")
     responses = _padded([member.token_ids for member in members], pad_token_id, "right")

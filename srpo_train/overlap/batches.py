@@ -7,12 +7,12 @@ that samples are as old as they may be. Batch k is sampled with the weights afte
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from srpo_train.collect import EpisodeJob, Rollout
 from srpo_train.overlap.source import Weights
+from srpo_train.overlap.stopwatch import Stopwatch
 from srpo_train.overlap.stored import read_rollout, write_rollout
 from srpo_train.overlap.worker import Worker
 
@@ -59,8 +59,7 @@ class BatchesAhead:
         self._in_engines = step  # whose weights these have
         self._is_wanted = False  # the engines, by somebody else
         self._is_resting = True
-        self._collecting_s = 0.0
-        self._collecting_since: float | None = None
+        self._collecting = Stopwatch()
         self._num_given_up = 0
         self._push_metrics: dict[str, float] = {}
         self._worker = Worker(self._run)
@@ -116,8 +115,7 @@ class BatchesAhead:
     @property
     def collecting_s(self) -> float:
         """Seconds so far in which a batch was under way."""
-        since = self._collecting_since
-        return self._collecting_s + (time.monotonic() - since if since is not None else 0.0)
+        return self._collecting.seconds
 
     def save(self, folder: Path) -> None:
         """Write the batches whose weights a resumed run would not have; those that are not complete are waited for."""
@@ -145,11 +143,10 @@ class BatchesAhead:
                 self._forget_old_weights()
             try:
                 self._bring(min(self._weights))
-                self._collecting_since = time.monotonic()
-                rollout = self._collect(self._jobs_of(self._next), self._worker.check)
+                with self._collecting:
+                    rollout = self._collect(self._jobs_of(self._next), self._worker.check)
             finally:
                 with self._worker.changed:
-                    self._count_time()
                     self._is_resting = True
             with self._worker.changed:
                 self._ready[self._next] = rollout
@@ -166,11 +163,6 @@ class BatchesAhead:
         if self._in_engines != step:
             self._push_metrics = self._push(self._weights[step])
             self._in_engines = step
-
-    def _count_time(self) -> None:
-        if self._collecting_since is not None:
-            self._collecting_s += time.monotonic() - self._collecting_since
-            self._collecting_since = None
 
 
 def _num_groups(jobs: Sequence[EpisodeJob]) -> int:

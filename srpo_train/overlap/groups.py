@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from srpo_train.collect.stream import Stream
 from srpo_train.collect.tally import Ends
 from srpo_train.overlap.source import Weights
 from srpo_train.overlap.staleness import Begun, choose, num_admitted
+from srpo_train.overlap.stopwatch import Stopwatch
 from srpo_train.overlap.stored import read_json, read_rollout, write_json, write_rollout
 from srpo_train.overlap.worker import Worker
 
@@ -134,7 +134,7 @@ class GroupsAhead:
         self._failed: list[FailedEpisode] = []  # of groups without any other episode
         self._push_metrics: dict[str, float] = {}
         self._counts = {"rollout/num_stale_groups": 0.0, "rollout/num_recollected_episodes": 0.0}
-        self._collecting_s = 0.0
+        self._collecting = Stopwatch()
         self._spent = _Spent()  # as it was when last reported
         self._stream: Stream | None = None
         self._worker = Worker(self._run)
@@ -197,7 +197,7 @@ class GroupsAhead:
     @property
     def collecting_s(self) -> float:
         """Seconds so far in which an episode was under way."""
-        return self._collecting_s
+        return self._collecting.seconds
 
     def save(self, folder: Path) -> None:
         """Write the complete groups, and which ones are under way: those are begun again by a resumed run."""
@@ -276,9 +276,8 @@ class GroupsAhead:
                 if self._wants_rest and stream.is_at_rest:
                     self._rest()
                 elif stream.is_running:
-                    begun = time.monotonic()
-                    stream.turn(may_ask=not self._wants_rest)
-                    self._collecting_s += time.monotonic() - begun
+                    with self._collecting:
+                        stream.turn(may_ask=not self._wants_rest)
                 else:
                     self._worker.await_here(lambda: self._wants_rest or self._num_admitted > 0)
         finally:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from srpo_envs.errors import ConfigError
 from srpo_train.overlap.staleness import Begun, choose, num_admitted
 from srpo_train.simulation.clock import Clock
 from srpo_train.simulation.fleet import Fleet, SimulatedGroup
@@ -52,6 +53,9 @@ class SimulatedRun:
         mode: Who waits for whom.
         num_rollout_gpus: GPUs that sample; the others train.
         workload: Where episodes come from; None draws them as the scenario says.
+
+    Raises:
+        ConfigError: no GPU is left to train, or too few sample for one engine.
     """
 
     def __init__(self, scenario: Scenario, mode: Mode, num_rollout_gpus: int, workload: Workload | None = None) -> None:
@@ -59,6 +63,7 @@ class SimulatedRun:
         self._mode = mode
         self._num_rollout_gpus = scenario.gpus if mode.is_colocated else num_rollout_gpus
         self._num_train_gpus = scenario.gpus if mode.is_colocated else scenario.gpus - num_rollout_gpus
+        self._require_both()
         self._clock = Clock()
         self._rng = np.random.default_rng([scenario.seed, 1])
         workload = workload or DrawnWorkload(**scenario.episodes.model_dump())
@@ -103,6 +108,17 @@ class SimulatedRun:
             lag_mean=float(np.mean(self._lags)),
             lag_max=max(self._lags),
             num_lost=self._num_lost - lost,
+        )
+
+    def _require_both(self) -> None:
+        """Refuse a cluster that lacks engines or trainers: it would never take a step."""
+        expected = self._scenario.engine.gpus
+        if self._num_rollout_gpus >= expected and self._num_train_gpus >= 1:
+            return
+        raise ConfigError(
+            f"mode {self._mode.name!r} on a cluster of {self._scenario.gpus} GPUs, of which {self._num_rollout_gpus} "
+            f"sample and {self._num_train_gpus} train: expected at least {expected} that sample (engine.gpus, one "
+            "engine) and 1 that trains; simulate more GPUs, another share that samples, or 'in turn', where all do both"
         )
 
     def _engine_seconds(self) -> tuple[float, float]:
@@ -252,9 +268,13 @@ def simulate(
         mode: Who waits for whom.
         num_rollout_gpus: GPUs that sample; None looks for the number with the most tokens a second.
         workload: Where episodes come from; None draws them as the scenario says.
+
+    Raises:
+        ConfigError: no GPU is left to train, or too few sample for one engine.
     """
     if mode.is_colocated or num_rollout_gpus is not None:
-        return SimulatedRun(scenario, mode, num_rollout_gpus or scenario.gpus, workload).outcome()
+        num_gpus = scenario.gpus if num_rollout_gpus is None else num_rollout_gpus
+        return SimulatedRun(scenario, mode, num_gpus, workload).outcome()
     outcomes: dict[int, Outcome] = {}
 
     def speed(num_gpus: int) -> float:
@@ -262,7 +282,7 @@ def simulate(
             outcomes[num_gpus] = SimulatedRun(scenario, mode, num_gpus, workload).outcome()
         return outcomes[num_gpus].tokens_per_gpu_s
 
-    unit = scenario.engine.gpus
+    unit = min(scenario.engine.gpus, scenario.gpus)
     return outcomes[unit * _highest(lambda number: speed(unit * number), 1, max(1, (scenario.gpus - 1) // unit))]
 
 

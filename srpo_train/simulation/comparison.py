@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from srpo_envs.errors import ConfigError
 from srpo_train.reporting.drawing import COLORS, as_percent, from_zero, legend, titled_figure
 from srpo_train.simulation.cluster import Outcome, simulate
 from srpo_train.simulation.scenario import Mode, Scenario
@@ -33,16 +34,22 @@ def compare_modes(
         modes: Who waits for whom.
         gpus: Sizes of the cluster.
         prompts_per_gpu: Lets the batch grow with the cluster; 0 keeps that of the scenario.
-        sampling_share: Share of the GPUs that sample; 0 takes the best division for each.
+        sampling_share: Share of the GPUs that sample, rounded to whole engines; 0 takes the best division for each.
         workload: Where episodes come from; None draws them as the scenario says.
         on_outcome: Told of each outcome as it is there.
+
+    Raises:
+        ConfigError: a cluster has no GPU, no engine or no trainer.
     """
     outcomes = []
+    unit = scenario.engine.gpus
     for num_gpus in gpus:
+        if num_gpus < 1:
+            raise ConfigError(f"a cluster of {num_gpus} GPUs: expected at least 1")
         sizes: dict[str, int] = {"gpus": num_gpus}
         if prompts_per_gpu:
             sizes["prompts_per_step"] = max(1, round(prompts_per_gpu * num_gpus))
-        num_sampling = min(max(round(sampling_share * num_gpus), 1), num_gpus - 1) if sampling_share else None
+        num_sampling = unit * round(sampling_share * num_gpus / unit) if sampling_share else None
         for mode in modes:
             outcomes.append(simulate(scenario.model_copy(update=sizes), mode, num_sampling, workload))
             on_outcome(outcomes[-1])

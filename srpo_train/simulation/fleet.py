@@ -52,7 +52,7 @@ class Fleet:
         clock: The time.
         scenario: Sizes and speeds.
         workload: Where episodes come from.
-        num_gpus: GPUs that sample.
+        num_gpus: GPUs that sample, enough for one copy at least.
         on_group: Called when all episodes of a group are over.
         in_rounds: All episodes ask at once, when the last of them has its answers and its environment has moved.
     """
@@ -75,7 +75,7 @@ class Fleet:
         self._round: list[_Episode] = []
         self._rng = np.random.default_rng(scenario.seed)
         speed = EngineSpeed(**scenario.engine.model_dump(exclude={"gpus"}))
-        self.replicas = [SimulatedReplica(clock, speed) for _ in range(max(num_gpus // scenario.engine.gpus, 1))]
+        self.replicas = [SimulatedReplica(clock, speed) for _ in range(num_gpus // scenario.engine.gpus)]
         self._load = [0] * len(self.replicas)
         self._positions = itertools.count()
         self._queue: deque[tuple[SimulatedGroup, SimulatedEpisode]] = deque()

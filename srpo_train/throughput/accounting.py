@@ -77,6 +77,7 @@ def throughput_metrics(
     before: Mapping[str, Work],
     generate_flops: float,
     step_s: float,
+    waited_s: float | None = None,
 ) -> dict[str, float]:
     """Return ``time/...`` and ``perf/...`` of a step.
 
@@ -87,11 +88,14 @@ def throughput_metrics(
         before: What was done since the step before, on this rank.
         generate_flops: What sampling asked for.
         step_s: How long it took.
+        waited_s: How long the trainer waited for rollouts that go on beside it; None where it collects and publishes
+            itself.
     """
     seconds = {name: max(_work(work, name).seconds for work in work_by_rank) for name in (*UPDATE, "publish")}
     update_s = max(sum(_work(work, name).seconds for name in UPDATE) for work in work_by_rank)
     seconds |= {"generate": rollout.generate_s, "environment": rollout.env_s}
-    seconds["other"] = max(0.0, step_s - sum(seconds.values()))
+    own_s = sum(seconds.values()) if waited_s is None else sum(seconds[name] for name in UPDATE) + waited_s
+    seconds["other"] = max(0.0, step_s - own_s)
     seconds |= {name: _work(before, name).seconds for name in ("evaluate", "checkpoint")}
     update, generate = Work(), Work()
     for work in work_by_rank:

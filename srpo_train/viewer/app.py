@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +12,11 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 
-from srpo_envs.errors import RecordError, SrpoError, UnknownIdError
+from srpo_envs.errors import RecordError, UnknownIdError
 from srpo_envs.records import Episode
 from srpo_train.viewer.curves import Curves
 from srpo_train.viewer.guard import Guard
-from srpo_train.viewer.opened import OpenRun, OpenRuns
+from srpo_train.viewer.opened import UNREADABLE, OpenRun, OpenRuns
 from srpo_train.viewer.runs import checkpoints, describe
 from srpo_train.viewer.search import SORTS, find, label_counts, parse_query, task_ids
 from srpo_train.viewer.text import visible, written
@@ -41,11 +40,7 @@ def build_app(runs: OpenRuns, names: Sequence[str] = ()) -> FastAPI:
 
     app = FastAPI(lifespan=follow, openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(Guard, names=tuple(names))
-    for kind in (
-        SrpoError,
-        OSError,
-        sqlite3.Error,
-    ):  # the latter two where a log or its index is gone or cannot be read
+    for kind in UNREADABLE:
         app.add_exception_handler(kind, _tell)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 
@@ -61,12 +56,15 @@ def build_app(runs: OpenRuns, names: Sequence[str] = ()) -> FastAPI:
 def _add_run_routes(app: FastAPI, runs: OpenRuns) -> None:
     @app.get("/api/runs")
     def list_runs() -> JSONResponse:
-        shown = [describe(place, _last_step(runs, place.key)) for place in runs.catalogue.places()]
+        shown = []
+        for place in runs.catalogue.places():
+            with contextlib.suppress(RecordError):  # deleted since it was listed
+                shown.append(describe(place, runs[place.key].curves.last_step))
         return JSONResponse({"runs": shown})
 
     @app.get("/api/pulse")
     def pulse(run: Annotated[list[str], Query()]) -> JSONResponse:
-        return JSONResponse({key: _pulse(runs[key]) for key in run})
+        return JSONResponse({key: _pulse_of(runs, key) for key in run})
 
     @app.get("/api/metrics")
     def metrics(run: str) -> JSONResponse:
@@ -122,10 +120,6 @@ def _tell(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": visible(str(error))}, status_code=status)
 
 
-def _last_step(runs: OpenRuns, key: str) -> int | None:
-    return runs[key].curves.last_step
-
-
 def _progress_of(curves: Curves) -> dict[str, Any]:
     return {
         "epoch": curves.epoch,
@@ -133,6 +127,14 @@ def _progress_of(curves: Curves) -> dict[str, Any]:
         "problem": visible(curves.problem),
         "alarms": [asdict(span) for span in curves.alarms()],
     }
+
+
+def _pulse_of(runs: OpenRuns, key: str) -> dict[str, Any]:
+    """The pulse of a run; of one that was deleted only that it was, for the others on the page go on."""
+    try:
+        return _pulse(runs[key])
+    except RecordError as error:
+        return {"gone": visible(str(error))}
 
 
 def _pulse(run: OpenRun) -> dict[str, Any]:

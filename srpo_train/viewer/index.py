@@ -93,14 +93,18 @@ class EpisodeIndex:
     Args:
         log_dir: Directory of the run or evaluation.
         path: The index; where omitted, beside the log, or in the user's cache where the log's directory is read-only.
+
+    Raises:
+        RecordError: there is no such directory.
     """
 
     def __init__(self, log_dir: Path, path: Path | None = None) -> None:
         self.log_dir = log_dir.resolve()
-        self.path = path or _place_for(self.log_dir)
+        self.path = (path or _place_for(self.log_dir)).absolute()
         self._lock = threading.Lock()
         self._progress = Progress(0, 0, 0, 0)
         self._labels: dict[tuple[str, str], int] = {}
+        self._is_damaged = False
         self._open()
 
     @property
@@ -108,16 +112,30 @@ class EpisodeIndex:
         """How far the last `update` has come, also while it is at work."""
         return self._progress
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether it can be asked as far as is known; if not, because somebody deleted it, `update` makes it anew."""
+        return not self._is_damaged and self.path.is_file()
+
     def update(self) -> Progress:
         """Take in what the log has gained and let go of what it has lost; waits for one that is under way.
 
+        An index that was deleted or damaged meanwhile is made anew.
+
         Raises:
+            RecordError: the log's directory is gone.
             OSError: the log cannot be read, or the index not written.
+            sqlite3.Error: the index cannot be written.
         """
         with self._lock:
+            if not self.is_sound:
+                logger.warning("%s: gone or damaged; it is made anew", self.path)
+                self._remake()
             try:
                 self._update()
             except sqlite3.DatabaseError as error:
+                if not _is_damage(error):
+                    raise
                 logger.warning("%s: damaged (%s); it is made anew", self.path, error)
                 self._remake()
                 self._update()
@@ -125,14 +143,23 @@ class EpisodeIndex:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection for questions in the body; rows answer by name."""
-        connection = sqlite3.connect(self.path, timeout=30)
-        connection.row_factory = sqlite3.Row
+        """Give a connection for questions in the body; rows answer by name.
+
+        Raises:
+            RecordError: somebody deleted or damaged the index; the next `update` makes it anew.
+        """
         try:
-            connection.execute("PRAGMA query_only = 1")
-            yield connection
-        finally:
-            connection.close()
+            with contextlib.closing(self._connect()) as found:
+                found.row_factory = sqlite3.Row
+                found.execute("PRAGMA query_only = 1")
+                yield found
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            self._is_damaged = True
+            raise RecordError(
+                f"{self.path}: the index was deleted or damaged ({error}); it is made anew from the log, ask again soon"
+            ) from error
 
     def read(self, episode_id: str, file: str = "") -> Episode:
         """Return an episode from the log.
@@ -197,28 +224,43 @@ class EpisodeIndex:
         return found[0]
 
     def _open(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         try:
             with contextlib.closing(self._connect()) as connection:
                 (version,) = connection.execute("PRAGMA user_version").fetchone()
                 is_current = version == _FORMAT
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
             is_current = False
         if not is_current:
             self._remake()
         with contextlib.closing(self._connect()) as connection:
             self._measure(connection, 0)
 
+    def _make_folder(self) -> None:
+        """Make the folder of the index, but never the directory of a run that was deleted."""
+        if not self.log_dir.is_dir():
+            raise RecordError(f"{self.log_dir}: there is no such directory; it was deleted or moved")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
     def _remake(self) -> None:
+        self._make_folder()
         for suffix in ("", "-wal", "-shm", "-journal"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-        with contextlib.closing(self._connect()) as connection:
+        with contextlib.closing(self._connect(mode="rwc")) as connection:
             connection.executescript(_SCHEMA)
+        self._is_damaged = False
 
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = OFF")  # a power cut may cost the index, which is made anew
+    def _connect(self, mode: str = "rw") -> sqlite3.Connection:
+        """Open the index; only ``rwc`` makes the file."""
+        connection = sqlite3.connect(f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=30, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = OFF")  # a power cut may cost the index, which is made anew
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _update(self) -> None:
@@ -301,6 +343,23 @@ class EpisodeIndex:
             "SELECT coalesce(sum(offset), 0), coalesce(sum(damaged), 0) FROM files"
         ).fetchone()
         self._progress = Progress(num_episodes, num_bytes, total_bytes, num_damaged)
+
+
+_DAMAGE = (
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_FORMAT,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,  # also said of a file that was deleted under a connection
+    sqlite3.SQLITE_CONSTRAINT,
+)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    """Whether another file would do better: not where a question is too long, or somebody else writes."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest is detail
+    return code in _DAMAGE or (code == sqlite3.SQLITE_ERROR and "no such table" in str(error))
 
 
 def step_of(name: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -14,15 +15,18 @@ from srpo_envs.records import Episode
 from srpo_train.viewer.curves import Curves
 from srpo_train.viewer.index import EpisodeIndex, step_of
 from srpo_train.viewer.runs import Catalogue, RunPlace
-from srpo_train.viewer.timeline import EventCredit, EventScores, Timeline, build_timeline
+from srpo_train.viewer.timeline import Timeline, build_timeline
 
 if TYPE_CHECKING:
-    from srpo_train.experience import Experience
+    from srpo_train.viewer.learned import LearnedStep
     from srpo_train.viewer.scoring import CheckpointScorer
 
 logger = logging.getLogger(__name__)
 
-_MAX_EXPERIENCES = 2
+UNREADABLE = (SrpoError, OSError, sqlite3.Error)
+"""What a run, its log or its index may be in the way of an answer: missing, damaged, or in use; it may end."""
+
+_MAX_LEARNED = 2
 _FIRST_WAIT_S = 0.5
 
 
@@ -39,7 +43,8 @@ class OpenRun:
         self._lock = threading.Lock()
         self._index: EpisodeIndex | None = None
         self._is_read = threading.Event()
-        self._experiences: OrderedDict[str, Experience] = OrderedDict()
+        self._is_wanted = False  # an index in the place of one that was lost
+        self._learned: OrderedDict[str, LearnedStep] = OrderedDict()
 
     @property
     def index(self) -> EpisodeIndex:
@@ -55,36 +60,48 @@ class OpenRun:
         return self._index is not None
 
     def follow(self) -> None:
-        """Take in what the run has gained."""
+        """Take in what the run has gained.
+
+        An index that was lost is made anew only after `expect`: files that appear in a directory while somebody deletes
+        it keep that from succeeding.
+        """
         self.curves.update()
-        if self._index is not None:
+        if self._index is not None and (self._index.is_sound or self._is_wanted):
+            self._is_wanted = False
             self._index.update()
             self._is_read.set()
+
+    def expect(self) -> None:
+        """Ask for the index, or for another one in the place of one that was lost."""
+        self._is_read.clear()
+        self._is_wanted = True
+        _ = self.index
 
     def wait(self) -> None:
         """Wait until the index holds a small log whole; a large one is answered from as it fills."""
         self._is_read.wait(_FIRST_WAIT_S)
 
-    def experience(self, file: str) -> Experience:
+    def learned(self, file: str) -> LearnedStep:
         """Return the training step that one file of the log holds, as its learner had it.
 
         Raises:
             ConfigError: the advantages of this run cannot be computed from its log.
             UnknownIdError: the file is no training step.
         """
-        if step_of(file) is None or self.place.kind != "run":
+        step = step_of(file)
+        if step is None or self.place.kind != "run":
             raise UnknownIdError(f"{file}: samples of an evaluation, of which nothing was learned")
         with self._lock:
-            if file in self._experiences:
-                self._experiences.move_to_end(file)
-                return self._experiences[file]
-        from srpo_train.viewer.credit import experience_of  # loads torch, which the rest of the viewer does not need
+            if file in self._learned:
+                self._learned.move_to_end(file)
+                return self._learned[file]
+        from srpo_train.viewer.learned import learned_step  # loads torch, which the rest of the viewer does not need
 
-        found = experience_of(self.index.episodes_of(file), self.place.recipe)
+        found = learned_step(self.place, step, self.index.episodes_of(file))
         with self._lock:
-            self._experiences[file] = found
-            while len(self._experiences) > _MAX_EXPERIENCES:
-                self._experiences.popitem(last=False)
+            self._learned[file] = found
+            while len(self._learned) > _MAX_LEARNED:
+                self._learned.popitem(last=False)
         return found
 
 
@@ -104,7 +121,7 @@ class OpenRuns:
         self._wake = threading.Event()
         self._is_over = False
         self._thread = threading.Thread(target=self._follow, name="run-follower", daemon=True)
-        self._scoring = threading.Lock()
+        self._computing = threading.Lock()  # transformers cannot load two models at once: tied weights stay untied
         self._scorer: CheckpointScorer | None = None
 
     def __getitem__(self, key: str) -> OpenRun:
@@ -112,6 +129,7 @@ class OpenRuns:
 
         Raises:
             UnknownIdError: there is none.
+            RecordError: there is none any more.
         """
         place = self.catalogue[key]
         with self._lock:
@@ -128,8 +146,8 @@ class OpenRuns:
             UnknownIdError: there is none.
         """
         run = self[key]
-        if not run.has_index:
-            _ = run.index
+        if not run.has_index or not run.index.is_sound:
+            run.expect()
             self._wake.set()
             run.wait()
         return run
@@ -150,8 +168,9 @@ class OpenRuns:
         run = self.with_episodes(key)
         file = file or run.index.file_of(episode_id)
         episode = run.index.read(episode_id, file)
-        credits, scores = self._learned(run, file, episode, credit=credit, step=step)
-        return build_timeline(episode, credits=credits, scores=scores)
+        if not credit and step < 0:
+            return build_timeline(episode)
+        return self._with_learned(run, file, episode, step)
 
     def start(self) -> None:
         """Begin to follow."""
@@ -171,30 +190,28 @@ class OpenRuns:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _learned(
-        self, run: OpenRun, file: str, episode: Episode, *, credit: bool, step: int
-    ) -> tuple[dict[str, EventCredit], dict[str, EventScores]]:
-        if not credit and step < 0:
-            return {}, {}
+    def _with_learned(self, run: OpenRun, file: str, episode: Episode, step: int) -> Timeline:
         from srpo_train.viewer.credit import credits_of
         from srpo_train.viewer.scoring import CheckpointScorer
 
-        experience = run.experience(file)
-        credits = dict(credits_of(experience, episode, run.place.recipe))
-        if step < 0:
-            return credits, {}
-        with self._scoring:
+        with self._computing:
+            learned = run.learned(file)
+            credits = credits_of(learned.experience, episode, run.place.recipe)
+            if step < 0:
+                return build_timeline(episode, credits=credits, remark=learned.remark)
             self._scorer = self._scorer or CheckpointScorer()
-            return credits, self._scorer.score(run.place, step, experience, episode)
+            scores = self._scorer.score(run.place, step, learned.experience, episode)
+        return build_timeline(episode, credits=credits, scores=scores, remark=learned.remark)
 
     def _follow(self) -> None:
         while not self._is_over:
             with self._lock:
+                self._opened = {key: run for key, run in self._opened.items() if run.place.is_there}
                 opened = list(self._opened.values())
             for run in opened:
                 try:
                     run.follow()
-                except (OSError, SrpoError) as error:  # the log is gone or unreadable: it may come back
+                except UNREADABLE as error:
                     logger.warning("%s: %s", run.place.path, error)
             self._wake.wait(self._every_s)
             self._wake.clear()

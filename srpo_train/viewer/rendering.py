@@ -176,7 +176,8 @@ def _learned(event: EventView) -> Text:
         line.append(f"   Â {event.advantage:+.3g}", "green" if event.advantage > 0 else "red")
     if event.ratio is not None:
         line.append(f"   ρ {event.ratio:.4g}")
-        line.append("  clipped" if event.is_clipped else "  not clipped", "yellow" if event.is_clipped else "dim")
+        if event.is_clipped is not None:
+            line.append("  clipped" if event.is_clipped else "  not clipped", "yellow" if event.is_clipped else "dim")
     return line
 
 

@@ -40,6 +40,11 @@ class RunPlace:
     """An evaluation has episodes and no curves."""
 
     @property
+    def is_there(self) -> bool:
+        """Whether its directory still exists."""
+        return self.path.is_dir()
+
+    @property
     def recipe(self) -> Recipe:
         """The recipe of a run.
 
@@ -66,28 +71,36 @@ class Catalogue:
         self._lock = threading.Lock()
         self._searched_at = 0.0
         self._places: dict[str, RunPlace] = {}
+        self._seen: dict[str, RunPlace] = {}  # also those that are gone
         for root in self._roots:
             _require(root)
         self.places()
 
     def places(self) -> list[RunPlace]:
-        """Return the runs there are, by name."""
-        with self._lock:
-            if time.monotonic() - self._searched_at > _SEARCH_EVERY_S or not self._places:
-                self._places = self._find()
-                self._searched_at = time.monotonic()
-            return list(self._places.values())
+        """Return the runs there are, by name; one whose directory was deleted is no longer among them."""
+        return [place for place in self._found().values() if place.is_there]
 
     def __getitem__(self, key: str) -> RunPlace:
         """Return a run by its name.
 
         Raises:
             UnknownIdError: there is none.
+            RecordError: there is none any more.
         """
-        places = {place.key: place for place in self.places()}
-        if key not in places:
-            raise UnknownIdError(f"no run {key!r}{near_miss(key, places)}")
-        return places[key]
+        place = self._found().get(key) or self._seen.get(key)
+        if place is None:
+            raise UnknownIdError(f"no run {key!r}{near_miss(key, self._found())}")
+        if not place.is_there:
+            raise RecordError(f"run {key!r} is gone: {place.path} was deleted or moved")
+        return place
+
+    def _found(self) -> dict[str, RunPlace]:
+        with self._lock:
+            if time.monotonic() - self._searched_at > _SEARCH_EVERY_S or not self._places:
+                self._places = self._find()
+                self._seen |= self._places
+                self._searched_at = time.monotonic()
+            return self._places
 
     def _find(self) -> dict[str, RunPlace]:
         found: dict[str, RunPlace] = {}
@@ -165,12 +178,14 @@ def _places_below(directory: Path, key: str, depth: int = 0) -> Iterator[RunPlac
 
 
 def _folders(directory: Path) -> list[Path]:
-    with os.scandir(directory) as entries:
+    """The folders that may be runs; none where the directory is gone meanwhile, or not ours to read."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
         return sorted(
             Path(entry.path)
             for entry in entries
             if not entry.name.startswith(".") and entry.name not in _NOT_RUNS and entry.is_dir(follow_symlinks=False)
         )
+    return []
 
 
 def _kind_of(directory: Path) -> Literal["run", "evaluation"] | None:

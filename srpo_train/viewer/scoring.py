@@ -122,13 +122,18 @@ def _with_units(
 ) -> list[list[MemberScores]]:
     """Add the ratios of rows, or whether a token of a row is clipped, where these are what an objective clips."""
     clipped_U = is_clipped(found.log_ratio, found.advantage, objective, found.clip)
+    unknown_U = found.advantage.isnan()  # the sign of an advantage decides which bound holds
     ratios: list[float | None] = [None] * len(tensors.event_of_row_M)
     if objective.unit == "token":
         of_row_U = tensors.token_mask_MT.bool().nonzero()[:, 0]
-        clipped_M = torch.zeros(len(ratios), dtype=torch.bool).index_put((of_row_U[clipped_U],), torch.tensor(True))
+        none_M = torch.zeros(len(ratios), dtype=torch.bool)
+        clipped_M, unknown_M = (
+            none_M.index_put((of_row_U[flag_U],), torch.tensor(True)) for flag_U in (clipped_U, unknown_U)
+        )
     else:
-        clipped_M, ratios = clipped_U, ratio_of(found.log_ratio).tolist()
-    by_row = iter(zip(ratios, clipped_M.tolist(), strict=True))
+        clipped_M, unknown_M, ratios = clipped_U, unknown_U, ratio_of(found.log_ratio).tolist()
+    held = [None if unknown else held for held, unknown in zip(clipped_M.tolist(), unknown_M.tolist(), strict=True)]
+    by_row = iter(zip(ratios, held, strict=True))
     joined: list[list[MemberScores]] = [[] for _ in members]
     seats = [0] * len(members)
     for event, (ratio, clipped) in zip(tensors.event_of_row_M.tolist(), by_row, strict=True):
@@ -142,10 +147,17 @@ def _event_scores(objective: Objective, tensors: LossTensors, members: list[list
         return [EventScores(members=tuple(scores)) for scores in members]
     found = units(objective, tensors)
     clipped = is_clipped(found.log_ratio, found.advantage, objective, found.clip)
-    columns = zip(members, found.log_ratio.tolist(), ratio_of(found.log_ratio).tolist(), clipped.tolist(), strict=True)
+    columns = zip(
+        members,
+        found.log_ratio.tolist(),
+        ratio_of(found.log_ratio).tolist(),
+        clipped.tolist(),
+        found.advantage.isnan().tolist(),
+        strict=True,
+    )
     return [
-        EventScores(members=tuple(scores), log_ratio=log_ratio, ratio=ratio, is_clipped=is_held)
-        for scores, log_ratio, ratio, is_held in columns
+        EventScores(members=tuple(scores), log_ratio=log_ratio, ratio=ratio, is_clipped=None if is_unknown else is_held)
+        for scores, log_ratio, ratio, is_held, is_unknown in columns
     ]
 
 

@@ -46,6 +46,8 @@ SORTS = {
 MAX_PAGE = 500
 """Most episodes of one page."""
 
+_MAX_NUMBER = 2**63 - 1  # SQLite's
+
 _TERM = re.compile(
     r"""(?P<minus>-?)(?:(?P<key>[A-Za-z_]+)(?P<operator><=|>=|:|=|<|>))?(?:"(?P<quoted>[^"]*)"?|(?P<plain>[^\s"]+))"""
 )
@@ -135,13 +137,14 @@ def find(
     if sort not in SORTS:
         raise ConfigError(f"sort {sort!r}: expected one of {', '.join(SORTS)}")
     where, values = _where(query)
+    offset, newest = (max(0, min(number, _MAX_NUMBER)) for number in (offset, newest))
     with index.reading() as connection:
         newest = newest or _newest(connection)
         bound = (*values, newest)
         (total,) = connection.execute(f"SELECT count(*) {_FROM} WHERE {where} AND e.id <= ?", bound).fetchone()
         rows = connection.execute(
             f"SELECT {_SHOWN} {_FROM} WHERE {where} AND e.id <= ? ORDER BY {SORTS[sort]} LIMIT ? OFFSET ?",
-            (*bound, max(0, min(limit, MAX_PAGE)), max(0, offset)),
+            (*bound, max(0, min(limit, MAX_PAGE)), offset),
         ).fetchall()
     return Page(total=total, newest=newest, rows=tuple(map(dict, rows)))
 

@@ -14,7 +14,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import DataTable, Footer, Input, Static
 
 from srpo_envs.errors import SrpoError
-from srpo_train.viewer.opened import OpenRuns
+from srpo_train.viewer.opened import UNREADABLE, OpenRuns
 from srpo_train.viewer.rendering import TimelineRendering
 from srpo_train.viewer.search import SORTS, Page, find, parse_query
 from srpo_train.viewer.text import one_line
@@ -146,7 +146,12 @@ class TerminalViewer(App[None]):
         """Score the episode with the next checkpoint of the run, or with none."""
         from srpo_train.viewer.runs import checkpoints
 
-        steps = [-1, *(item["step"] for item in checkpoints(self._runs.catalogue[self._run]))]
+        try:
+            place_of_run = self._runs.catalogue[self._run]
+        except SrpoError as error:
+            self._tell(str(error))
+            return
+        steps = [-1, *(item["step"] for item in checkpoints(place_of_run))]
         place = steps.index(self._step) if self._step in steps else 0
         self._step = steps[(place + 1) % len(steps)]
         self._tell_state()
@@ -166,7 +171,11 @@ class TerminalViewer(App[None]):
 
     def _look(self) -> None:
         """Ask again where the list is at its top and the log has grown; elsewhere say that it has."""
-        index = self._runs.with_episodes(self._run).index
+        try:
+            index = self._runs.with_episodes(self._run).index
+        except UNREADABLE as error:  # deleted, for instance; another run may be chosen
+            self._tell(str(error))
+            return
         gained = index.progress.num_episodes - self._known
         if gained and self.query_one(DataTable).cursor_row <= 0:
             self.action_find()
@@ -182,7 +191,7 @@ class TerminalViewer(App[None]):
             page = find(
                 run.index, query, sort=self._sort, offset=len(self._rows), limit=_PAGE, newest=self._page.newest
             )
-        except SrpoError as error:
+        except UNREADABLE as error:
             self.call_from_thread(self._tell, str(error))
             return
         self._known = run.index.progress.num_episodes
@@ -217,7 +226,9 @@ class TerminalViewer(App[None]):
             if row["step"] is not None:
                 learned = self._runs.timeline(*wanted[:2], file=wanted[2], credit=True, step=wanted[3])
                 self.call_from_thread(self._draw, wanted, learned)
-        except SrpoError as error:
+                if learned.remark:
+                    self.call_from_thread(self._tell, learned.remark)
+        except UNREADABLE as error:
             self.call_from_thread(self._tell, str(error))
 
     def _draw(self, wanted: tuple[str, str, str, int], timeline: Timeline) -> None:

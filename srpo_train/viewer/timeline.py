@@ -38,8 +38,8 @@ class EventCredit:
     """What the returns of a step say about one event."""
 
     advantage: float | None = None
-    """Â_e (eq. 6); None where the event was not trained on."""
-    member_advantages: tuple[float, ...] = ()
+    """Â_e (eq. 6); None where the event was not trained on, or the advantage is not known."""
+    member_advantages: tuple[float | None, ...] = ()
     """By member, where the objective compares rows."""
     left_out: str = ""
     """Why the event was not trained on: ``incomplete``, ``overlong`` or ``uniform``; empty when it was."""
@@ -263,6 +263,8 @@ class Timeline:
     """Calls before the first event."""
     events: tuple[EventView, ...]
     """In order."""
+    remark: str = ""
+    """What could not be computed and why; empty when nothing is missing."""
 
 
 def build_timeline(
@@ -270,6 +272,7 @@ def build_timeline(
     *,
     credits: Mapping[str, EventCredit] | None = None,
     scores: Mapping[str, EventScores] | None = None,
+    remark: str = "",
     max_text: int = MAX_TEXT,
     max_tokens: int = MAX_TOKENS,
 ) -> Timeline:
@@ -279,6 +282,7 @@ def build_timeline(
         episode: As it was stored.
         credits: What the returns of its step say, by event id.
         scores: What a checkpoint says, by event id.
+        remark: What is missing among these, and why.
         max_text: Characters of one text.
         max_tokens: Tokens of one response that are listed one by one.
     """
@@ -305,6 +309,7 @@ def build_timeline(
             _event(event, (credits or {}).get(event.event_id), (scores or {}).get(event.event_id), limit, max_tokens)
             for event in episode.events
         ),
+        remark=visible(remark),
     )
 
 

@@ -8,11 +8,12 @@ import sys
 
 import pytest
 import torch
+from factories import make_event, make_member
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srpo_envs.errors import IncompleteEventError, MissingPackageError, RecordError, ShapeError
-from srpo_train.integrations.events import Events, EventUid
+from srpo_envs.errors import ConfigError, IncompleteEventError, MissingPackageError, RecordError, ShapeError
+from srpo_train.integrations.events import Events, EventUid, require_whole_vocabulary
 from srpo_train.objective import estimate_advantage, preset
 
 DRAFTS, VERDICT = EventUid("q", "solver", "q/e0", 2), EventUid("q", "verifier", "q/e1", 1)
@@ -86,3 +87,11 @@ def test_without_verl_its_module_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "srpo_train.integrations.verl", raising=False)
     with pytest.raises(MissingPackageError, match=r"pip install 'verl==0\.9\.1'"):
         importlib.import_module("srpo_train.integrations.verl")
+
+
+def test_rows_that_were_sampled_from_a_part_of_the_vocabulary_are_refused():
+    plain = make_member(0)
+    cut = make_member(1, length=2, kept_token_ids=((10, 7), (11,)))
+    require_whole_vocabulary([make_event(2)])
+    with pytest.raises(ConfigError, match=r"e0', member 1 \(solver_1\): sampled under top-k or top-p"):
+        require_whole_vocabulary([make_event(2), make_event(2, members=(plain, cut))])

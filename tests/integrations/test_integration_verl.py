@@ -128,6 +128,19 @@ def test_tokens_and_masks_are_those_that_were_sampled():
     assert list(batch.non_tensor_batch["uid"]) == [f'["g", "solver", "{event.event_id}", 2]'] * 2
 
 
+def test_rows_whose_log_probabilities_are_those_of_top_k_are_refused(policy):
+    """What the collector records under top-k, as a recipe asks for it: verl would score it among all tokens."""
+    from srpo_train.integrations.verl import to_data_proto
+
+    make_env = lambda: srpo_envs.make("srpo_envs/ArithmeticSolverVerifier-v0", level=2)  # noqa: E731
+    collector = Collector(make_env, {"policy": TransformersEngine(policy)}, {"*": "policy"}, seed=5)
+    job = EpisodeJob(episode_id="q0/g0", group_id="q0", task_index=0, env_seed=1)
+    sampled = collector.collect([job], Sampling(top_k=4, top_p=0.9, with_kept=True)).episodes
+    collector.close()
+    with pytest.raises(ConfigError, match="sampled under top-k or top-p"):
+        to_data_proto(sampled, policy.tokenizer.pad_token_id)
+
+
 def test_the_order_of_rows_does_not_matter(data):
     shuffled = data.select_idxs(torch.randperm(len(data), generator=torch.Generator().manual_seed(1)))
     coefficients = {key(row): row[1] for row in rows_of(data)}

@@ -182,7 +182,7 @@ def test_it_answers_while_the_index_loads_and_says_so(caplog, monkeypatch):
     may_open = threading.Event()
 
     def opener():
-        may_open.wait(10)
+        may_open.wait(60)
         return KnownEngine()
 
     with caplog.at_level(logging.INFO), serving(opener) as client:
@@ -199,7 +199,7 @@ def test_it_answers_while_the_index_loads_and_says_so(caplog, monkeypatch):
     assert "42 passages ready to be searched after" in caplog.text
 
 
-def wait_for(condition, timeout_s=10.0):
+def wait_for(condition, timeout_s=60.0):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
@@ -321,9 +321,9 @@ def test_a_full_queue_answers_503_and_when_to_come_back(hanging):
 
 
 def test_a_request_has_a_deadline_and_an_engine_that_hangs_is_not_healthy(hanging):
-    with serving(hanging, request_timeout_s=0.1, batch_wait_s=0.0) as client:
+    with serving(hanging, request_timeout_s=1.0, batch_wait_s=0.0) as client:
         answer = retrieve(client, ["hang"])
-        assert (answer.status_code, answer.json()) == (504, {"detail": "no answer within 0.1 s"})
+        assert (answer.status_code, answer.json()) == (504, {"detail": "no answer within 1 s"})
         late = retrieve(client, ["late"])
         assert late.status_code == 504
         health = client.get("/health")
@@ -389,7 +389,7 @@ def test_stopping_waits_no_longer_than_the_grace_for_an_engine_that_hangs(hangin
     with ThreadPoolExecutor(1) as threads, SearchServer(hanging, settings) as server:
         answer = threads.submit(ask_once, server.url, "hang")
         wait_for(lambda: hanging.calls)
-    assert time.monotonic() - start < 8  # of the 30 s that the engine hangs
+    assert time.monotonic() - start < 20  # of the 30 s that the engine hangs
     assert not hanging.is_closed  # a search still runs in it
     assert isinstance(answer.exception(), OSError)
 
@@ -406,7 +406,7 @@ def test_a_signal_ends_the_process_after_what_is_under_way_with_status_0(number)
             wait_for(lambda: "srpo_retrieval_requests_in_progress 1.0" in httpx.get(f"{url}/metrics").text)
             server.send_signal(number)
             assert answer.result().status_code == 200
-        assert server.wait(10) == 0
+        assert server.wait(60) == 0
     finally:
         logged = end(server)
     assert f"listening on {url}" in logged

@@ -19,7 +19,7 @@ def batcher_of(engine, **options):
     return Batcher(engine.search, **(defaults | options))
 
 
-def answer(parts, timeout_s=5.0):
+def answer(parts, timeout_s=60.0):
     return [passages for part in parts for passages in part.result(timeout_s)]
 
 
@@ -34,7 +34,7 @@ class HeldEngine(KnownEngine):
         if not self.calls:
             self.calls.append((list(queries), top_k))
             self.is_held.set()
-            assert self.released.wait(5)
+            assert self.released.wait(60)
             return [expected(query, top_k) for query in queries]
         return super().search(queries, top_k)
 
@@ -49,7 +49,7 @@ def held():
 def hold(engine, batcher):
     """Keep the worker busy; what is submitted next waits."""
     parts = batcher.submit(["first"], 1)
-    assert engine.is_held.wait(5)
+    assert engine.is_held.wait(60)
     return parts
 
 
@@ -62,7 +62,7 @@ def test_what_waits_is_searched_in_one_call(held):
     assert [answer(request) for request in requests] == [[expected(f"q{number}", 3)] for number in range(5)]
     assert held.calls[1:] == [([f"q{number}" for number in range(5)], 3)]
     assert batcher.num_waiting == 0
-    assert batcher.close(5)
+    assert batcher.close(60)
 
 
 def test_a_batch_holds_one_top_k_and_at_most_so_many_queries(held):
@@ -73,7 +73,7 @@ def test_a_batch_holds_one_top_k_and_at_most_so_many_queries(held):
     batcher.submit(["d", "e", "f"], 3)  # does not fit beside a and b
     batcher.submit(["g", "h"], 3)  # does
     held.released.set()
-    assert batcher.close(5)
+    assert batcher.close(60)
     assert held.calls[1:] == [(["a", "b", "g", "h"], 3), (["c"], 5), (["d", "e", "f"], 3)]
 
 
@@ -83,26 +83,26 @@ def test_a_long_request_is_cut_and_put_together_again():
     queries = [f"q{number}" for number in range(10)]
     assert answer(batcher.submit(queries, 2)) == [expected(query, 2) for query in queries]
     assert [len(asked) for asked, _ in engine.calls] == [4, 4, 2]
-    assert batcher.close(5)
+    assert batcher.close(60)
 
 
 def test_a_lone_request_waits_for_company_but_not_for_long():
     engine = KnownEngine()
-    batcher = batcher_of(engine, max_wait_s=0.2)
+    batcher = batcher_of(engine, max_wait_s=1.0)
     start = time.monotonic()
     first = batcher.submit(["a"], 1)
     second = batcher.submit(["b"], 1)
     assert answer(first) == [expected("a", 1)]
-    assert time.monotonic() - start > 0.19
+    assert time.monotonic() - start > 0.95
     assert answer(second) == [expected("b", 1)]
     assert engine.calls == [(["a", "b"], 1)]
-    assert batcher.close(5)
+    assert batcher.close(60)
 
 
 def test_a_full_batch_does_not_wait():
-    batcher = batcher_of(KnownEngine(), max_wait_s=30.0, max_batch=2)
-    assert answer(batcher.submit(["a", "b"], 1), timeout_s=2) == [expected("a", 1), expected("b", 1)]
-    assert batcher.close(5)
+    batcher = batcher_of(KnownEngine(), max_wait_s=300.0, max_batch=2)
+    assert answer(batcher.submit(["a", "b"], 1)) == [expected("a", 1), expected("b", 1)]
+    assert batcher.close(60)
 
 
 def test_only_so_many_queries_may_wait(held):
@@ -114,7 +114,7 @@ def test_only_so_many_queries_may_wait(held):
     assert batcher.num_waiting == 2
     held.released.set()
     assert answer(parts) == [expected("a", 1), expected("b", 1)]
-    assert batcher.close(5)
+    assert batcher.close(60)
 
 
 def test_a_query_that_breaks_the_engine_fails_alone(held):
@@ -126,7 +126,7 @@ def test_a_query_that_breaks_the_engine_fails_alone(held):
     with pytest.raises(OSError, match="the disk is gone"):
         answer(bad)
     assert answer(batcher.submit(["later"], 1)) == [expected("later", 1)]
-    assert batcher.close(5)
+    assert batcher.close(60)
 
 
 def test_a_cancelled_request_is_not_searched(held):
@@ -136,7 +136,7 @@ def test_a_cancelled_request_is_not_searched(held):
     assert unwanted.cancel()
     held.released.set()
     assert answer(wanted) == [expected("b", 1)]
-    assert batcher.close(5)
+    assert batcher.close(60)
     assert held.calls[1:] == [(["b"], 1)]
 
 
@@ -145,7 +145,7 @@ def test_closing_answers_what_waits_and_takes_nothing_more(held):
     hold(held, batcher)
     parts = batcher.submit(["a"], 1)
     threading.Timer(0.05, held.released.set).start()
-    assert batcher.close(5)
+    assert batcher.close(60)
     assert answer(parts) == [expected("a", 1)]
     with pytest.raises(QueueFullError):
         batcher.submit(["b"], 1)
@@ -164,10 +164,10 @@ def test_it_tells_how_long_the_engine_has_been_searching(held):
     assert batcher.busy_s() == 0.0
     first = hold(held, batcher)
     time.sleep(0.05)
-    assert 0.05 <= batcher.busy_s() < 5
+    assert 0.05 <= batcher.busy_s() < 60
     held.released.set()
     answer(first)
-    assert batcher.close(5)
+    assert batcher.close(60)
     assert batcher.busy_s() == 0.0
 
 
@@ -175,7 +175,7 @@ def test_sizes_and_times_of_calls_are_told():
     told = []
     batcher = batcher_of(KnownEngine(delay_s=0.02), on_batch=lambda size, seconds: told.append((size, seconds)))
     answer(batcher.submit(["a", "b", "c"], 1))
-    assert batcher.close(5)
+    assert batcher.close(60)
     ((size, seconds),) = told
     assert size == 3
     assert seconds >= 0.02
@@ -185,13 +185,13 @@ def test_several_workers_call_the_engine_at_once():
     both = threading.Barrier(2)
 
     def search(queries, top_k):
-        both.wait(5)  # fails unless two calls are inside
+        both.wait(60)  # fails unless two calls are inside
         return [expected(query, top_k) for query in queries]
 
     batcher = Batcher(search, max_batch=1, max_wait_s=0.0, max_waiting=10, num_workers=2)
     parts = [batcher.submit([name], 1) for name in "ab"]
     assert [answer(part) for part in parts] == [[expected("a", 1)], [expected("b", 1)]]
-    assert batcher.close(5)
+    assert batcher.close(60)
 
 
 REQUESTS = st.lists(
@@ -212,4 +212,4 @@ def test_every_request_gets_its_own_answer_however_they_are_batched(requests, ma
     assert all(1 <= len(queries) <= max_batch for queries, _ in engine.calls)
     assert sum(len(queries) for queries, _ in engine.calls) == sum(len(queries) for queries, _ in requests)
     assert batcher.num_waiting == 0
-    assert batcher.close(5)
+    assert batcher.close(60)

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from collect_world import SAMPLING, make_jobs, scripted
+from collect_world import SAMPLING, answer, make_jobs, role_of, scripted
 
 from srpo_envs.errors import ConfigError
 from srpo_envs.tasks.arithmetic import Arithmetic
@@ -42,14 +42,18 @@ def test_a_straggler_joins_a_later_round_and_is_counted(collect):
         def schedule(self, task):
             drafts = yield self.ask("solver", count=3, context=self.context())
             if task.task_id.endswith("/0"):
-                release.wait(5.0)
+                release.wait(60.0)
             drafts = yield self.ask("solver", count=3, context=self.context(drafts))
             (final,) = yield self.ask("aggregator", context=self.context(drafts))
             return self.outcome(final)
 
-    engine = scripted("team")
-    threading.Timer(0.3, release.set).start()
-    rollout = collect(SlowDraft, engine, 4, straggler_grace_s=0.05)
+    def answer_and_release(request):
+        if role_of(request) == "aggregator":  # the others' last round
+            release.set()
+        return answer(request)
+
+    engine = scripted("team", answer_and_release)
+    rollout = collect(SlowDraft, engine, 4, straggler_grace_s=1.0)
     assert len(rollout.episodes) == 4
     assert rollout.num_stragglers == 1
     # Two rounds go on without the straggler, which counts once; then its own two follow: five rounds instead of three.

@@ -28,6 +28,7 @@ async function open() {
   try {
     const { runs } = await ask("runs");
     if (turn !== opening) return;
+    if (!runs.length) throw new Error("There is no run here any more: what `srpo view` was started with was deleted or moved.");
     page = new Page({ main, runs, values });
     await page.open();
   } catch (error) {

@@ -117,10 +117,11 @@ export class ComparePage {
     const columns = [["reward", (timeline) => timeline.reward, 1], ["events", (timeline) => timeline.events.length, 0], ["tokens", (timeline) => timeline.num_tokens, 0],
       ["malformed", malformed, -1], ["tool calls", (timeline) => timeline.num_tool_calls, 0]];
     const row = (name, cell) => h("tr", {}, h("th", { scope: "row" }, name), columns.map(cell));
-    return h("table", { class: "summary card" }, h("caption", { class: "visually-hidden" }, "Both in numbers"),
+    const table = h("table", { class: "summary card" }, h("caption", { class: "visually-hidden" }, "Both in numbers"),
       h("thead", {}, h("tr", {}, h("td"), columns.map(([name]) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, row("left", ([, value]) => h("td", {}, num(value(left)))), row("right", ([, value]) => h("td", {}, num(value(right)))),
         row("right − left", ([, value, better]) => difference(value(right) - value(left), better))));
+    return h("div", { class: "scrolls", tabindex: "0", role: "group", "aria-label": "Both in numbers" }, table);
   }
 
   control(side) {

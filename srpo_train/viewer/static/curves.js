@@ -30,6 +30,8 @@ export class CurvesPage {
     this.filter = values.metric || "";
     this.data = new Map();
     this.charts = new Map();
+    this.hues = new Map(); // a run keeps its colour when others leave
+    this.gone = [];
     this.redraw = debounce(() => this.draw(), 60);
   }
 
@@ -87,6 +89,8 @@ export class CurvesPage {
   }
 
   async pulse(pulses) {
+    const gone = [...this.shown].filter((key) => pulses[key]?.gone);
+    if (gone.length) { await this.forget(gone, pulses); return; }
     const moved = [...this.shown].filter((key) => {
       const [now, before] = [pulses[key], this.data.get(key)];
       return now && (!before || now.epoch !== before.epoch || now.lines !== before.step.length || now.problem !== before.problem);
@@ -98,9 +102,20 @@ export class CurvesPage {
     this.draw();
   }
 
+  /** Runs that were deleted leave the list and the panels. */
+  async forget(keys, pulses) {
+    for (const key of keys) { this.shown.delete(key); this.data.delete(key); this.gone.push(pulses[key].gone); }
+    this.runs = (await ask("runs")).runs.filter((run) => run.kind === "run");
+    this.showRuns();
+    this.draw();
+  }
+
   watched() { return [...this.shown]; }
 
-  color(key) { return ink(`hue-${this.runs.findIndex((run) => run.key === key) % HUES}`); }
+  color(key) {
+    for (const run of this.runs) if (!this.hues.has(run.key)) this.hues.set(run.key, this.hues.size % HUES);
+    return ink(`hue-${this.hues.get(key)}`);
+  }
 
   setAxis(axis) { this.axis = axis; this.showAxes(); this.draw(); }
 
@@ -208,7 +223,7 @@ export class CurvesPage {
           h("span", { class: "flag", "aria-hidden": "true" }, "⚑"), h("b", {}, alarm.name.replaceAll("_", " ")),
           ` ${alarm.first === alarm.last ? `step ${alarm.first}` : `steps ${alarm.first}–${alarm.last}`}`, this.shown.size > 1 ? h("span", { class: "muted" }, ` · ${key}`) : null))]);
     const hidden = found.length - 8;
-    fill(this.alarms, found.length ? [h("span", { class: "muted" }, plural(found.length, "alarm")), found.slice(0, 8), hidden > 0 ? h("span", { class: "muted" }, `and ${hidden} more`) : null] : null);
+    fill(this.alarms, this.gone.map((text) => h("span", { class: "alarm" }, text)), found.length ? [h("span", { class: "muted" }, plural(found.length, "alarm")), found.slice(0, 8), hidden > 0 ? h("span", { class: "muted" }, `and ${hidden} more`) : null] : null);
   }
 
   theme() { this.showRuns(); this.draw(); }

@@ -64,8 +64,15 @@ export class EpisodesPage {
 
   watched() { return [this.run.key]; }
 
+  complain(text) {
+    this.problem.hidden = false;
+    this.problem.textContent = text;
+  }
+
   pulse(pulses) {
-    const now = pulses[this.run.key]?.index;
+    const { gone, index: now } = pulses[this.run.key] || {};
+    if (gone) { this.isGone = true; this.complain(gone); return; }
+    if (this.isGone) { this.isGone = false; this.find(); return; }
     if (!now) return;
     const gained = now.num_episodes - this.known;
     const isUntouched = this.list.chosen <= 0 && this.list.element.scrollTop === 0 && !this.values.id;
@@ -99,8 +106,7 @@ export class EpisodesPage {
     try {
       found = await ask("episodes", { run: this.run.key, q: this.query, sort: this.sort, limit: 100 });
     } catch (error) {
-      this.problem.hidden = false;
-      this.problem.textContent = error.message;
+      this.complain(error.message);
       return;
     }
     if (asked !== this.asked) return;
@@ -212,7 +218,7 @@ export class EpisodesPage {
 
   note(text, isProblem = false) {
     const place = this.detail.querySelector(".note");
-    if (place) { place.textContent = text; place.className = `note ${isProblem ? "problem" : "muted"} ${text && !isProblem ? "busy" : ""}`; }
+    if (place) { place.textContent = text; place.className = `note ${isProblem ? "problem" : "muted"} ${text.endsWith("…") ? "busy" : ""}`; }
   }
 
   drawDetail() {

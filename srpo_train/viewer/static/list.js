@@ -20,7 +20,24 @@ export class VirtualList {
       const row = event.target.closest(".row");
       if (row) this.select(Number(row.dataset.i));
     });
-    new ResizeObserver(() => this.paint()).observe(this.element);
+    this.height = 0;
+    new ResizeObserver(() => this.fit()).observe(this.element);
+  }
+
+  /** Another height of the list, as when filters appear above it, leaves the chosen row in sight if it was. */
+  fit() {
+    const top = this.chosen * ROW - this.element.scrollTop;
+    const wasInSight = this.chosen >= 0 && top >= 0 && top + ROW <= this.height;
+    this.height = this.element.clientHeight;
+    if (wasInSight) this.reveal();
+    this.paint();
+  }
+
+  reveal() {
+    const top = this.chosen * ROW;
+    const view = this.element;
+    if (top < view.scrollTop) view.scrollTop = top;
+    else if (top + ROW > view.scrollTop + view.clientHeight) view.scrollTop = top + ROW - view.clientHeight;
   }
 
   /** Forget every row: another question was asked. */
@@ -41,7 +58,8 @@ export class VirtualList {
     while (this.pages.size > KEPT) this.pages.delete(this.pages.keys().next().value);
     const rows = await this.load(page * PAGE, PAGE).catch(() => null);
     if (version !== this.version) return;
-    if (rows) this.pages.set(page, rows); else this.pages.delete(page);
+    if (!rows) { this.pages.delete(page); return; } // asked again when the reader moves, not at once: the server may be gone
+    this.pages.set(page, rows);
     this.paint();
   }
 
@@ -64,10 +82,7 @@ export class VirtualList {
   async select(index, { quiet = false } = {}) {
     if (!this.total) return;
     this.chosen = Math.max(0, Math.min(this.total - 1, index));
-    const top = this.chosen * ROW;
-    const view = this.element;
-    if (top < view.scrollTop) view.scrollTop = top;
-    else if (top + ROW > view.scrollTop + view.clientHeight) view.scrollTop = top + ROW - view.clientHeight;
+    this.reveal();
     if (!this.row(this.chosen)) await this.fetch(Math.floor(this.chosen / PAGE));
     this.paint();
     const row = this.row(this.chosen);

@@ -47,7 +47,8 @@ export function head(timeline, links = null) {
     h("dl", { class: "facts" },
       timeline.gold.text ? [h("dt", {}, "gold"), h("dd", {}, words(timeline.gold))] : null,
       timeline.outcome.filter(([name]) => name !== "correct").map(([name, value]) => [h("dt", {}, name), h("dd", {}, words(value))])),
-    h("p", { class: "ids" }, h("span", { title: "episode" }, timeline.episode_id), h("span", { title: "task" }, timeline.task_id), h("span", { title: "environment" }, timeline.env_id), links));
+    h("p", { class: "ids" }, h("span", { title: "episode" }, timeline.episode_id), h("span", { title: "task" }, timeline.task_id), h("span", { title: "environment" }, timeline.env_id), links),
+    timeline.remark ? h("p", { class: "remark muted" }, timeline.remark) : null);
 }
 
 /** The events of a time line; `source` says where whole texts are fetched. */
@@ -77,10 +78,10 @@ function learned(event) {
   if (event.reward) chips.push(chip("reward", signed(event.reward), tone(event.reward)));
   if (event.team_return !== null) chips.push(chip("R", num(event.team_return), "", "Team return from this event on"));
   if (event.credit?.left_out) chips.push(chip("not trained", event.credit.left_out, "warn"));
-  else if (event.credit) chips.push(chip("Â", signed(event.credit.advantage), tone(event.credit.advantage), "Advantage of the event (eq. 6), computed from the step's log as training did"));
+  else if (event.credit && event.credit.advantage !== null) chips.push(chip("Â", signed(event.credit.advantage), tone(event.credit.advantage), "Advantage of the event (eq. 6), computed from the step's log as training did"));
   if (event.ratio !== null) {
     chips.push(chip("ρ", num(event.ratio, 4), event.is_clipped ? "warn" : "", "Set ratio of the checkpoint to the behavior policy (eq. 4)"));
-    chips.push(event.is_clipped ? chip("", "clipped", "warn", "The clip holds the ratio: no gradient") : chip("", "not clipped", "quiet"));
+    if (event.is_clipped !== null) chips.push(event.is_clipped ? chip("", "clipped", "warn", "The clip holds the ratio: no gradient") : chip("", "not clipped", "quiet"));
   }
   return h("div", { class: "chips" }, chips);
 }

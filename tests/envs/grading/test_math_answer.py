@@ -103,10 +103,10 @@ def test_hostile_answers_are_not_equal_within_two_seconds(gold: str, answer: str
 
 @pytest.mark.parametrize("answer", [answer for answer in HOSTILE if len(answer) > 40])
 def test_cheap_path_gives_up_before_it_takes_long(answer: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with contextlib.suppress(*FAILURES):
         decide("5", answer, CheapJudge())
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 def test_tiny_numbers_are_looked_at_as_deeply_as_they_are_written() -> None:

@@ -84,6 +84,6 @@ def test_folding_never_separates_what_was_equal(prediction: str, gold: str) -> N
 
 
 def test_many_aliases_and_long_predictions_stay_fast() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert score_qa("London " * 30_000, ["Paris"] * 3_000) == (False, 0.0)
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from srpo_envs.errors import CheckpointError, ConfigError
 from srpo_train.config import DistributedConfig, OptimConfig
 from srpo_train.distributed.ranks import Ranks
-from srpo_train.distributed.sharding import ShardedModel
+from srpo_train.distributed.sharding import ShardedModel, save_parts
 from srpo_train.engines.base import GenerationRequest, Sampling
 from srpo_train.engines.publishing import weights_of
 from srpo_train.engines.transformers import TransformersEngine
@@ -44,7 +44,7 @@ def use_sharded(ranks, folder):
     rows = make_batch(Case(), ["a"]).rows
     found["logprobs"] = policy.scorer()(rows[:2]).logprobs_MT.detach()
     adamw = PolicyOptimizer(policy.trainable_parameters, OptimConfig()).adamw
-    policy.shards.save_shards(folder / "shards", adamw)
+    save_parts(policy.shards.parts(adamw), folder / "shards", ranks)
     with torch.no_grad():
         for parameter in policy.trainable_parameters:
             parameter.zero_()

@@ -13,7 +13,7 @@ from srpo_envs.errors import ConfigError
 from srpo_train.engines.endpoint import Endpoint, Patience, Reply, checked_url, retry_after_s
 
 
-def ask(server_or_url, *, path="/x", payload=None, timeout_s=2.0):
+def ask(server_or_url, *, path="/x", payload=None, timeout_s=60.0):
     async def run():
         endpoint = Endpoint(getattr(server_or_url, "url", server_or_url), patience=Patience(timeout_s=timeout_s))
         try:
@@ -46,7 +46,7 @@ def test_what_came_back(answer, reason, may_pass):
 
 
 def test_silence_is_not_death():
-    with JsonServer(lambda asked: Answer(delay_s=0.5)) as server:
+    with JsonServer(lambda asked: Answer(delay_s=5.0)) as server:
         reply = ask(server, timeout_s=0.05)
     assert (reply.status, reply.may_pass, reply.is_down) == (None, True, False)
 

@@ -98,16 +98,17 @@ def test_sampling_stops_and_fields_of_ones_own_are_sent(served):
 
 
 def test_answers_keep_the_order_of_requests_and_run_at_once_within_the_limit(served):
+    three = threading.Barrier(3)
+
     def echo(asked):
+        three.wait(60.0)  # fails unless three requests are here at once, three times
         prompt = asked.body["messages"][0]["content"]
-        return Answer(chat(prompt), delay_s=0.05 if prompt == "0" else 0.02)
+        return Answer(chat(prompt), delay_s=0.05 if prompt in "048" else 0.0)
 
     engine, server = served(echo, max_concurrent=3)
-    begun = time.monotonic()
     generations = answer(engine, *(request(str(number), name=f"r{number}") for number in range(9)))
     assert [generation.text for generation in generations] == [str(number) for number in range(9)]
     assert server.most_at_once == 3
-    assert time.monotonic() - begun < 9 * 0.02 + 2.0
 
 
 def test_a_cut_answer_and_an_empty_one(served):
@@ -283,15 +284,15 @@ def test_answers_can_be_polled_as_they_come(served):
 
     def hold_one(asked):
         if asked.body["messages"][0]["content"] == "slow":
-            release.wait(5)
+            release.wait(60)
         return Answer(chat())
 
     engine, _ = served(hold_one)
     engine.submit([request("slow", name="slow"), request("fast", name="fast")], Sampling())
-    assert [generation.request_id for generation in engine.poll(5.0)] == ["fast"]
+    assert [generation.request_id for generation in engine.poll(60.0)] == ["fast"]
     assert engine.poll(0.01) == []
     release.set()
-    assert [generation.request_id for generation in engine.poll(5.0)] == ["slow"]
+    assert [generation.request_id for generation in engine.poll(60.0)] == ["slow"]
     assert engine.poll(0.0) == []
 
 

@@ -81,7 +81,7 @@ def publish(engine, policy):
     engine.publish(policy.version, policy.model.state_dict().items())
 
 
-def wait_until(condition, timeout_s=10.0):
+def wait_until(condition, timeout_s=60.0):
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -159,8 +159,8 @@ def test_answers_come_one_by_one(served):
     engine.submit([request(name="slow")], Sampling())
     wait_until(lambda: not server.planned[GENERATE])
     engine.submit([request(name="fast")], Sampling())
-    assert [generation.request_id for generation in engine.poll(5.0)] == ["fast"]
-    assert [generation.request_id for generation in engine.poll(5.0)] == ["slow"]
+    assert [generation.request_id for generation in engine.poll(60.0)] == ["fast"]
+    assert [generation.request_id for generation in engine.poll(60.0)] == ["slow"]
 
 
 def test_a_cancelled_request_never_comes_and_its_name_is_free_again(served):
@@ -170,10 +170,10 @@ def test_a_cancelled_request_never_comes_and_its_name_is_free_again(served):
     engine.submit(requests(2), Sampling())
     wait_until(lambda: len(server.prompts()) == 3)
     engine.cancel(["r0", "r1"])
-    assert engine.poll(5.0) == []
+    assert engine.poll(60.0) == []
     server.delay_s = 0.0
     engine.submit(requests(1), Sampling())
-    assert [generation.request_id for generation in engine.poll(5.0)] == ["r0"]
+    assert [generation.request_id for generation in engine.poll(60.0)] == ["r0"]
 
 
 def test_it_keeps_the_promises_of_the_conformance_suite():
@@ -281,14 +281,14 @@ def test_a_server_that_does_not_take_the_name_fails_the_push(served, policy):
 
 
 def test_a_push_that_hangs_ends_in_time_and_names_server_and_step(served, policy):
-    engine, _, stuck = served(2, publish_timeout_s=0.3)
-    stuck.planned["/update_weights"] = [Answer(delay_s=3.0)]
+    engine, _, stuck = served(2, publish_timeout_s=5.0)
+    stuck.planned["/update_weights"] = [Answer(delay_s=120.0)]
     begun = time.monotonic()
     with pytest.raises(
-        EngineError, match=rf"{stuck.url}: could not load bucket 0 \('.*'\) of 1: no answer within 0\.\d s"
+        EngineError, match=rf"{stuck.url}: could not load bucket 0 \('.*'\) of 1: no answer within \d\.\d s"
     ):
         publish(engine, policy)
-    assert time.monotonic() - begun < 2.0
+    assert time.monotonic() - begun < 60.0
 
 
 def test_requests_under_way_are_given_up_when_weights_are_published(served, policy):
@@ -305,7 +305,7 @@ def test_requests_under_way_are_given_up_when_weights_are_published(served, poli
     assert {(g.finish_reason, g.is_hopeless) for g in came} == {("abort", False)}
     assert {generation.abort_reason for generation in came} == {"version 1 was published in the middle of it"}
     engine.submit(requests(3), Sampling())
-    assert engine.poll(5.0)[0].policy_version == 1
+    assert engine.poll(60.0)[0].policy_version == 1
 
 
 def test_a_run_that_goes_on_publishes_under_its_own_number(served, policy):
@@ -328,7 +328,7 @@ def test_requests_of_a_lost_server_go_to_the_others(served):
     lost.stop()
     came = []
     while len(came) < 8:
-        came += engine.poll(5.0)
+        came += engine.poll(60.0)
     assert {generation.request_id for generation in came} == set("abcdefgh")
     assert {generation.finish_reason for generation in came} <= {"stop", "length"}
 
@@ -464,8 +464,8 @@ def test_trouble_is_tried_again_and_given_up_in_the_end(served, trouble):
 
 
 def test_a_response_that_takes_too_long_is_tried_elsewhere(served):
-    engine, first, second = served(2, timeout_s=0.3)
-    first.planned[GENERATE] = [Answer(delay_s=2.0)]
+    engine, first, second = served(2, timeout_s=2.0)
+    first.planned[GENERATE] = [Answer(delay_s=120.0)]
     second.planned[GENERATE] = []
     assert answer(engine)[0].finish_reason in ("stop", "length")
 

@@ -211,6 +211,26 @@ def test_parts_are_handed_out_as_their_groups_are_complete(make_world):
     assert groups == [{"step1/p0"}, {"step1/p2"}, {"step1/p1"}] or groups == [{"step1/p2"}, {"step1/p0"}, {"step1/p1"}]
 
 
+def test_the_time_of_a_turn_is_told_while_it_lasts(make_world):
+    begun, is_released = threading.Event(), threading.Event()
+    world = make_world()
+    submit = world.engine.submit
+
+    def slow(requests, sampling):
+        begun.set()
+        is_released.wait(60.0)
+        submit(requests, sampling)
+
+    world.engine.submit = slow
+    world.source._worker.start()
+    assert begun.wait(60.0)
+    first = world.source.collecting_s  # of the first turn, which goes on
+    threading.Event().wait(0.01)
+    second = world.source.collecting_s
+    is_released.set()
+    assert 0 < first < second
+
+
 def test_a_resumed_source_trains_what_was_stored_and_begins_again_what_was_under_way(make_world, tmp_path):
     stuck = lambda request: request.request_id.startswith("step2/p1/")  # noqa: E731
     world = make_world(max_lag=2, is_held=stuck)

@@ -42,7 +42,7 @@ def full_at(monkeypatch, disk, place, name, nth):
     [
         (srpo_train.event_log, "write_episodes", "events/step-000002.jsonl"),
         (MetricLogger, "log", "metrics.jsonl"),
-        (CheckpointStore, "save", "checkpoints/step-000002"),
+        (CheckpointStore, "begin", "checkpoints/step-000002"),
         (srpo_train.loop, "write_report", "curves.png"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from srpo_envs.errors import ConfigError
 from srpo_train.simulation.cluster import SimulatedRun, _highest, simulate
+from srpo_train.simulation.comparison import compare_modes
 from srpo_train.simulation.scenario import MODE_NAMES, Mode, Scenario, load_scenario, mode_named
 
 MODES = [mode_named(name) for name in (*MODE_NAMES, "lag 2, whole batches", "lag 2, requests too")]
@@ -141,3 +142,40 @@ def test_a_scenario_is_read_like_a_recipe(tmp_path):
 def test_a_mode_that_does_not_exist_is_refused(name):
     with pytest.raises(ConfigError, match="expected 'in turn'"):
         mode_named(name)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "engine_gpus", "num_rollout_gpus", "counts"),
+    [
+        (2, 1, 0, "0 sample and 2 train"),
+        (2, 1, 2, "2 sample and 0 train"),
+        (8, 4, 3, "3 sample and 5 train"),
+        (1, 1, None, "1 sample and 0 train"),
+        (2, 4, None, "2 sample and 0 train"),
+        (4, 4, None, "4 sample and 0 train"),
+    ],
+)
+def test_a_cluster_without_an_engine_or_a_trainer_is_refused(gpus, engine_gpus, num_rollout_gpus, counts):
+    short = scenario(f"gpus={gpus}", f"engine.gpus={engine_gpus}")
+    with pytest.raises(ConfigError, match=f"{counts}: expected at least {engine_gpus} that sample"):
+        simulate(short, Mode(name="one", max_lag=1), num_rollout_gpus)
+
+
+def test_where_all_gpus_do_both_one_engine_is_enough():
+    in_turn = mode_named("in turn")
+    assert simulate(scenario("gpus=1"), in_turn).num_rollout_gpus == 1
+    with pytest.raises(ConfigError, match="2 sample and 2 train: expected at least 4"):
+        simulate(scenario("gpus=2", "engine.gpus=4"), in_turn)
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(0, 0.0), (-8, 0.0), (8, 1.0), (8, 0.01)])
+def test_sizes_that_leave_no_engine_or_no_trainer_are_refused(gpus, share):
+    with pytest.raises(ConfigError, match="expected at least 1"):
+        compare_modes(scenario(), [Mode(name="one", max_lag=1)], [gpus], sampling_share=share)
+
+
+def test_a_share_of_gpus_is_taken_in_whole_engines():
+    (outcome,) = compare_modes(
+        scenario("engine.gpus=2"), [Mode(name="one", max_lag=1)], [9], sampling_share=0.5
+    )  # 4.5 GPUs: 2.25 engines
+    assert outcome.num_rollout_gpus == 4

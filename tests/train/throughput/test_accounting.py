@@ -49,6 +49,11 @@ def test_seconds_of_a_phase_are_those_of_the_slowest_rank_and_the_rest_is_other(
     assert found["time/other_s"] == pytest.approx(0.25)
 
 
+def test_what_goes_on_beside_the_trainer_takes_nothing_of_its_time():
+    # 10 - 2 (waiting) - 4.5 (update), although sampling took 5 s and a push 0.25 s meanwhile
+    assert report(waited_s=2.0)["time/other_s"] == pytest.approx(3.5)
+
+
 def test_rates_are_the_sampled_tokens_of_the_step_per_second_and_device():
     found = report()
     assert found["perf/tokens_per_s/generate"] == 80 / 4 / 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -197,3 +199,69 @@ def test_a_mark_knows_its_file(tmp_path: Path) -> None:
     assert not mark.holds(path)
     path.write_text("ab")
     assert not mark.holds(path)
+
+
+def delete_file(index: EpisodeIndex) -> None:
+    index.path.unlink()
+
+
+def delete_folder(index: EpisodeIndex) -> None:
+    shutil.rmtree(index.path.parent)
+
+
+def empty(index: EpisodeIndex) -> None:
+    index.path.write_bytes(b"")
+
+
+def scribble(index: EpisodeIndex) -> None:
+    index.path.write_bytes(b"no database " * 10_000)
+
+
+def scribble_over_the_end(index: EpisodeIndex) -> None:
+    """Pages of the episodes are spoilt, those that an update looks at first are not."""
+    for suffix in ("-wal", "-shm"):
+        index.path.with_name(index.path.name + suffix).unlink(missing_ok=True)
+    whole = index.path.read_bytes()
+    index.path.write_bytes(whole[:8192] + b"\xff" * (len(whole) - 8192))
+
+
+@pytest.mark.parametrize("harm", [delete_file, delete_folder, empty, scribble, scribble_over_the_end])
+def test_an_index_that_is_lost_or_spoilt_meanwhile_is_made_anew(run_dir: Path, harm) -> None:
+    index = EpisodeIndex(run_dir)
+    index.update()
+    before = ids(index)
+    harm(index)
+    with pytest.raises(RecordError, match="made anew from the log, ask again soon"):
+        ids(index)
+    assert not index.is_sound
+    write_step(run_dir, 4, step_episodes(4))
+    assert index.update().num_episodes == 16
+    assert index.is_sound and ids(index)[:12] == before
+    assert index.read("step4/p0/g0").episode_id == "step4/p0/g0"
+
+
+def test_asking_makes_no_index(run_dir: Path) -> None:
+    index = EpisodeIndex(run_dir)
+    index.path.unlink()
+    with pytest.raises(RecordError), index.reading():
+        pass
+    assert not index.path.exists()
+
+
+def test_the_directory_of_a_run_that_was_deleted_does_not_come_back(run_dir: Path) -> None:
+    index = EpisodeIndex(run_dir)
+    shutil.rmtree(run_dir)
+    with pytest.raises(RecordError, match="deleted or moved"):
+        index.update()
+    with pytest.raises(RecordError, match="deleted or moved"):
+        EpisodeIndex(run_dir)
+    assert not run_dir.exists()
+
+
+def test_a_question_that_sqlite_cannot_take_is_no_damage(run_dir: Path) -> None:
+    index = EpisodeIndex(run_dir)
+    index.update()
+    for wrong in ("SELECT nothing FROM episodes", "SELECT 1 WHERE " + " AND ".join("1" * 5000)):
+        with pytest.raises(sqlite3.OperationalError), index.reading() as connection:
+            connection.execute(wrong)
+    assert index.is_sound

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
-from collections.abc import Iterator
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,9 @@ from srpo_envs.records import Episode, read_episodes
 from srpo_train import loop
 from srpo_train.config import load_recipe
 from srpo_train.experience import Experience
+from srpo_train.viewer import critic, scoring
 from srpo_train.viewer.credit import credits_of, experience_of
+from srpo_train.viewer.learned import learned_step
 from srpo_train.viewer.opened import OpenRuns
 from srpo_train.viewer.runs import Catalogue, RunPlace
 from srpo_train.viewer.scoring import CheckpointScorer, load_team, score_events
@@ -29,9 +35,8 @@ def changes(folder: Path, model: Path) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Iterator[tuple[Path, list[Experience]]]:
-    """A run of two steps, and what its learner was given."""
+def train_watched(folder: Path, model: Path, *more: str) -> tuple[Path, list[Experience]]:
+    """Train, and return the run with what its learner was given at each step."""
     given: list[Experience] = []
     build = loop.build_experience
 
@@ -42,8 +47,20 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "build_experience", watched)
         patch.setattr(loop, "write_report", lambda _: None)
-        recipe = load_recipe(RECIPE, changes(tmp_path_factory.mktemp("runs"), tiny_checkpoint))
-        yield loop.train(recipe), given
+        return loop.train(load_recipe(RECIPE, [*changes(folder, model), *more])), given
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> tuple[Path, list[Experience]]:
+    """A run of two steps, and what its learner was given."""
+    return train_watched(tmp_path_factory.mktemp("runs"), tiny_checkpoint)
+
+
+@pytest.fixture(scope="module")
+def with_critic(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> tuple[Path, list[Experience]]:
+    """Three steps with a critic that moves fast."""
+    more = "objective.preset=ppo", "critic.optim.lr=0.01", "train.num_steps=3"
+    return train_watched(tmp_path_factory.mktemp("critic"), tiny_checkpoint, *more)
 
 
 @pytest.fixture
@@ -55,20 +72,59 @@ def episodes_of(place: RunPlace, step: int) -> list[Episode]:
     return list(read_episodes(place.path / f"events/step-{step:06d}.jsonl"))
 
 
+def advantages_given(given: Experience) -> dict[str, float]:
+    batch = given.batch
+    assert batch.advantage_E is not None and batch.event_ids is not None
+    return dict(zip(batch.event_ids, batch.advantage_E.tolist(), strict=True))
+
+
+def advantages_shown(place: RunPlace, experience: Experience, step: int) -> dict[str, float | None]:
+    return {
+        name: credit.advantage
+        for episode in episodes_of(place, step)
+        for name, credit in credits_of(experience, episode, place.recipe).items()
+    }
+
+
 def test_advantages_are_those_the_learner_was_given(place: RunPlace, trained: tuple[Path, list[Experience]]) -> None:
     for step, given in enumerate(trained[1], start=1):
-        batch = given.batch
-        assert batch.advantage_E is not None and batch.event_ids is not None
-        wanted = dict(zip(batch.event_ids, batch.advantage_E.tolist(), strict=True))
-        episodes = episodes_of(place, step)
-        experience = experience_of(episodes, place.recipe)
-        shown = {
-            name: credit.advantage
-            for episode in episodes
-            for name, credit in credits_of(experience, episode, place.recipe).items()
-        }
-        assert shown == wanted
+        shown = advantages_shown(place, experience_of(episodes_of(place, step), place.recipe), step)
+        assert shown == advantages_given(given)
         assert any(shown.values())
+
+
+def test_advantages_with_a_critic_are_those_the_learner_was_given(
+    with_critic: tuple[Path, list[Experience]],
+) -> None:
+    (place,) = Catalogue([with_critic[0]]).places()
+    for step, given in enumerate(with_critic[1], start=1):
+        learned = learned_step(place, step, episodes_of(place, step))
+        assert learned.remark == ""
+        wanted = advantages_given(given)
+        assert advantages_shown(place, learned.experience, step) == pytest.approx(wanted, abs=1e-6)
+        values = given.batch.value_E
+        assert values is not None and (values.abs().max() > 1e-3) == (step > 1)  # a new critic says 0
+
+
+def test_without_the_critics_checkpoint_ratios_are_told_and_advantages_are_not(
+    with_critic: tuple[Path, list[Experience]], tmp_path: Path
+) -> None:
+    shutil.copytree(with_critic[0], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/checkpoints/step-000001")
+    with OpenRuns([tmp_path / "run"]) as runs:
+        (place,) = runs.catalogue.places()
+        name = episodes_of(place, 2)[0].episode_id
+        timeline = runs.timeline("run", name, credit=True, step=3)
+        assert "as it was before step 2" in timeline.remark and "no checkpoint of step 1" in timeline.remark
+        for event in timeline.events:
+            assert event.advantage is None and event.credit is not None and not event.credit.left_out
+            for member in event.members:
+                assert member.log_ratio and member.advantage is None and member.is_clipped is None
+        json.dumps(dataclasses.asdict(timeline), allow_nan=False)  # as the server sends it
+        name = episodes_of(place, 3)[0].episode_id
+        known = runs.timeline("run", name, credit=True, step=3)
+        assert known.remark == "" and known.events[0].advantage is not None
+        assert known.events[0].members[0].is_clipped in (True, False)
 
 
 def test_events_that_were_not_trained_on_say_why(place: RunPlace) -> None:
@@ -80,7 +136,7 @@ def test_events_that_were_not_trained_on_say_why(place: RunPlace) -> None:
 
 def test_advantages_that_need_a_critic_are_refused(place: RunPlace) -> None:
     recipe = load_recipe(place.path / "recipe.toml", ["objective.preset=ppo"])
-    with pytest.raises(ConfigError, match="values, which are not kept"):
+    with pytest.raises(ConfigError, match="values, which the log does not"):
         experience_of(episodes_of(place, 1), recipe)
 
 
@@ -139,6 +195,38 @@ def test_smaller_units_are_told_by_member(place: RunPlace, preset: str, unit: st
             if unit == "sequence":
                 mean = scored.log_ratio / len(member.token_ids)  # GSPO normalises by length
                 assert scored.ratio == pytest.approx(math.exp(mean), rel=1e-4)
+
+
+def test_models_are_loaded_one_at_a_time_whoever_asks(
+    with_critic: tuple[Path, list[Experience]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page asks for advantages and ratios at once, each of which loads a model."""
+    loading, most = [], []
+
+    def watched(load: Any) -> Any:
+        def one(*arguments: Any, **options: Any) -> Any:
+            loading.append(1)
+            most.append(len(loading))
+            threading.Event().wait(0.2)
+            try:
+                return load(*arguments, **options)
+            finally:
+                loading.pop()
+
+        return one
+
+    monkeypatch.setattr(critic.Critic, "load", watched(critic.Critic.load))
+    monkeypatch.setattr(scoring, "load_team", watched(scoring.load_team))
+    (place,) = Catalogue([with_critic[0]]).places()
+    asked = [(2, -1), (3, 3), (3, -1), (2, 2)]
+    with OpenRuns([place.path]) as runs, ThreadPoolExecutor(len(asked)) as pool:
+
+        def ask(step: int, checkpoint: int) -> Any:
+            return runs.timeline("run", episodes_of(place, step)[0].episode_id, credit=True, step=checkpoint)
+
+        found = [answer.result() for answer in [pool.submit(ask, *one) for one in asked]]
+    assert all(event.advantage is not None for timeline in found for event in timeline.events)
+    assert set(most) == {1}
 
 
 def test_an_open_run_joins_everything_in_one_time_line(place: RunPlace) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     make_viewed_run(folder / "first", num_steps=6, alarm_at=4)
     make_viewed_run(folder / "second", num_steps=4)
+    make_viewed_run(folder / "third-run-of-a-sweep-with-a-long-name", num_steps=1)
     return folder
 
 
@@ -239,6 +241,21 @@ def test_a_checkpoint_shows_ratios_clips_and_a_heat_strip(open_page: Open, keep:
     page.keyboard.press("Escape")
 
 
+def test_what_could_not_be_computed_is_told_beside_what_could(
+    open_page: Open, serve: Callable[[Path], str], trained: Path, tmp_path: Path
+) -> None:
+    """With a critic whose checkpoint is gone: ratios without advantages, and a line that says why."""
+    run_dir = tmp_path / "critic"
+    shutil.copytree(trained, run_dir)
+    recipe = run_dir / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('preset = "srpo"', 'preset = "ppo"'))
+    page = open_page("#/episodes?q=step:2&checkpoint=2", url=serve(run_dir))
+    see(page.locator(".remark")).to_have_text(re.compile("no advantages: .* as it was before step 2"))
+    see(page.locator(".ell", has_text="ℓ").first).to_be_visible()
+    see(page.locator(".chip", has_text="Â")).to_have_count(0)
+    see(page.locator(".ell", has_text="clipped")).to_have_count(0)
+
+
 def test_two_checkpoints_are_compared_on_one_task(open_page: Open, keep: Callable[..., None]) -> None:
     page = open_page("#/episodes?run=trained&q=step:2")
     see(page.locator(".event").first).to_be_visible()
@@ -312,6 +329,42 @@ def test_a_run_that_is_trained_meanwhile_is_followed(
     see(page.get_by_role("button", name="4 new episodes")).to_be_visible()
 
 
+def test_a_run_that_is_deleted_leaves_the_page_and_the_others_go_on(
+    open_page: Open, serve: Callable[[Path], str], tmp_path: Path
+) -> None:
+    make_viewed_run(tmp_path / "runs/gone")
+    kept = make_viewed_run(tmp_path / "runs/kept")
+    url = serve(tmp_path / "runs")
+    curves = open_page("#/curves", url=url)
+    see(curves.locator("[data-metric='Team reward'] .readout .value")).to_have_count(2)
+    episodes = open_page("#/episodes?run=gone", url=url)
+    see(episodes.locator(".count")).to_have_text("12 episodes")
+    color = curves.locator(".run-list li", has_text="kept").locator(".swatch line").get_attribute("stroke")
+    shutil.rmtree(tmp_path / "runs/gone")
+    see(curves.locator(".alarms")).to_contain_text("run 'gone' is gone")
+    see(curves.locator(".run-list li")).to_have_count(1)
+    see(curves.locator("[data-metric='Team reward'] .readout .value")).to_have_count(1)
+    assert curves.locator(".run-list .swatch line").get_attribute("stroke") == color
+    append_metrics(kept, 4, rollout__reward_mean=0.875, rollout__num_tokens=10)
+    see(curves.locator("[data-metric='Team reward'] .readout")).to_contain_text("0.875")
+    see(episodes.get_by_role("alert")).to_contain_text("run 'gone' is gone")
+    shutil.rmtree(kept)
+    see(curves.locator(".run-list li")).to_have_count(0)
+    nothing = open_page("#/curves", url=url)
+    see(nothing.get_by_role("alert")).to_contain_text("There is no run here any more")
+
+
+def test_an_index_that_is_deleted_meanwhile_is_made_anew(
+    open_page: Open, serve: Callable[[Path], str], tmp_path: Path
+) -> None:
+    run_dir = make_viewed_run(tmp_path / "run")
+    page = open_page("#/episodes", url=serve(run_dir))
+    see(page.locator(".count")).to_have_text("12 episodes")
+    shutil.rmtree(run_dir / ".view")
+    page.get_by_label("Search and filter episodes").fill("step:2")
+    see(page.locator(".count")).to_have_text("4 episodes of 12")
+
+
 def test_hostile_text_is_shown_and_does_nothing(
     open_page: Open, serve: Callable[[Path], str], tmp_path: Path, keep: Callable[..., None]
 ) -> None:
@@ -348,12 +401,13 @@ def test_should_markup_ever_be_made_the_browser_refuses_it(open_page: Open) -> N
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 420])
+@pytest.mark.parametrize("width", [1400, 390, 320])
 def test_every_page_is_accessible(open_page: Open, keep: Callable[..., None], scheme: str, width: int) -> None:
     left = '["trained","step2/p0/g0","","1"]'
     pages = {
         "curves": ("#/curves?runs=first|second", ".chart canvas"),
         "episodes": ("#/episodes?run=first&q=is:malformed", ".row .badge"),
+        "long": ("#/episodes?run=third-run-of-a-sweep-with-a-long-name", ".row"),
         "episode": ("#/episodes?run=trained&id=step2/p0/g0&checkpoint=2", ".strip.texts"),
         "offer": (f"#/compare?left={left}", ".offer table"),
         "compare": (f'#/compare?left={left}&right=["trained","step2/p0/g1","","2"]', ".pair .strip.texts"),
@@ -376,12 +430,11 @@ def test_the_checks_see_what_is_wrong(open_page: Open) -> None:
             faint.textContent = "faint";
             faint.style.color = "#999";
             faint.style.width = "3000px";
-            document.querySelector("main").style.overflow = "visible";
             document.querySelector("main").append(faint, document.createElement("button"));
         }"""
     )
     found = " ".join(page.evaluate(CHECKS))
-    assert "contrast 2" in found and "no name: <button" in found and "wide in a window" in found
+    assert "contrast 2" in found and "no name: <button" in found and "main is 30" in found
 
 
 def test_light_and_dark_follow_the_system_and_the_reader(open_page: Open, keep: Callable[..., None]) -> None:
@@ -426,6 +479,20 @@ def test_of_a_long_list_only_what_is_in_sight_exists(
     assert page.locator(".row").count() < 40
     page.keyboard.press("Home")
     see(page.locator(".ids")).to_contain_text("step1/p0/g0")
+
+
+def test_the_chosen_row_stays_in_sight_when_filters_appear_above_the_list(open_page: Open) -> None:
+    page = open_page("#/episodes?run=first&sort=oldest&id=step4/p1/g1")  # the sixteenth
+    see(page.locator(".menus select").first).to_be_visible()
+    chosen = page.locator(".row[aria-selected=true]")
+    see(chosen).to_have_attribute("aria-posinset", "16")
+    page.wait_for_function(
+        """() => {
+            const [row, list] = [".row[aria-selected=true]", ".list"].map((name) => document.querySelector(name));
+            const [inner, outer] = [row.getBoundingClientRect(), list.getBoundingClientRect()];
+            return inner.top >= outer.top - 1 && inner.bottom <= outer.bottom + 1;
+        }"""
+    )
 
 
 def test_a_server_that_ended_is_told(open_page: Open, folder: Path, browser: Any) -> None:

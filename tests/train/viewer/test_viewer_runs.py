@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,25 @@ def test_a_run_that_begins_later_joins(tmp_path: Path, monkeypatch: pytest.Monke
     make_viewed_run(tmp_path / "b")
     assert [place.key for place in catalogue.places()] == ["a", "b"]
     assert catalogue["b"].path == (tmp_path / "b").resolve()
+
+
+def test_a_run_that_was_deleted_is_gone_at_once(tmp_path: Path) -> None:
+    make_viewed_run(tmp_path / "a")
+    make_viewed_run(tmp_path / "b")
+    catalogue = Catalogue([tmp_path, tmp_path / "b"])
+    shutil.rmtree(tmp_path / "b")
+    assert [place.key for place in catalogue.places()] == ["a"]
+    with pytest.raises(RecordError, match="run 'b' is gone"):
+        catalogue["b"]
+    shutil.rmtree(tmp_path)
+    assert catalogue.places() == []
+
+
+def test_a_root_that_was_deleted_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalogue = Catalogue([make_viewed_run(tmp_path / "a"), make_viewed_run(tmp_path / "b")])
+    monkeypatch.setattr("srpo_train.viewer.runs._SEARCH_EVERY_S", 0.0)
+    shutil.rmtree(tmp_path / "a")
+    assert [place.key for place in catalogue.places()] == ["b"]
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc", "a/../../secret", "", "a\x00", "secret"])

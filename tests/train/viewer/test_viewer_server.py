@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 from srpo_envs.errors import ConfigError, RecordError  # noqa: E402
 from srpo_train.viewer.guard import HEADERS  # noqa: E402
+from srpo_train.viewer.index import INDEX_FILE  # noqa: E402
 from srpo_train.viewer.server import ViewerServer  # noqa: E402
 
 SITE = {"sec-fetch-site": "cross-site"}
@@ -34,6 +37,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewerServer]:
 def client(server: ViewerServer) -> Iterator[Any]:
     with httpx.Client(base_url=server.url, timeout=60) as client:
         yield client
+
+
+def wait_for(client: Any, run: str, num_episodes: int) -> dict[str, int]:
+    """Ask until a run's index holds so many episodes, and return how far it is."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = client.get("/api/pulse", params={"run": run}).json()[run]["index"]
+        if found["num_episodes"] == num_episodes or time.monotonic() > deadline:
+            return found
+        time.sleep(0.02)
 
 
 def test_it_listens_on_this_machine_only(server: ViewerServer) -> None:
@@ -189,11 +202,97 @@ def test_a_live_run_is_followed(client: Any, server: ViewerServer) -> None:
     run_dir = server.runs.catalogue["good"].path
     before = client.get("/api/episodes", params={"run": "good"}).json()["total"]
     write_step(run_dir, 50, step_episodes(50))
-    for _ in range(200):
-        found = client.get("/api/pulse", params={"run": "good"}).json()["good"]["index"]
-        if found["num_episodes"] == before + 4:
-            break
+    found = wait_for(client, "good", before + 4)
     assert found["num_episodes"] == before + 4
+
+
+@pytest.mark.parametrize("name", ["offset", "newest", "limit"])
+def test_numbers_beyond_sqlites_are_no_failure(client: Any, name: str) -> None:
+    for number in (10**30, -(10**30)):
+        assert client.get("/api/episodes", params={"run": "good", name: number}).status_code == 200
+
+
+class Deleted:
+    """A server of its own, whose runs are harmed while it answers."""
+
+    def __init__(self, folder: Path, client: Any) -> None:
+        self.folder = folder
+        self.client = client
+
+    def ask(self, path: str, **values: object) -> Any:
+        answer = self.client.get(f"/api/{path}", params=values)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Deleted]:
+    folder = tmp_path / "runs"
+    make_viewed_run(folder / "kept")
+    make_viewed_run(folder / "harmed")
+    with (
+        ViewerServer([folder], port=0, follow_every_s=0.05) as own,
+        httpx.Client(base_url=own.url, timeout=60) as client,
+    ):
+        yield Deleted(folder, client)
+
+
+def test_a_run_that_is_deleted_vanishes_and_the_others_go_on(served: Deleted) -> None:
+    served.ask("episodes", run="harmed"), served.ask("episodes", run="kept")
+    shutil.rmtree(served.folder / "harmed")
+    assert [run["key"] for run in served.ask("runs")["runs"]] == ["kept"]
+    questions = ("metrics", {}), ("curves", {"name": "train/loss"}), ("episodes", {}), ("facets", {}), ("tasks", {})
+    one = {"id": "step1/p0/g0"}
+    for path, values in (*questions, ("episode", one), ("text", {**one, "event": 0, "part": "text"})):
+        assert "run 'harmed' is gone" in served.ask(path, run="harmed", **values)["error"], path
+    pulse = served.ask("pulse", run=["harmed", "kept"])
+    assert "is gone" in pulse["harmed"]["gone"] and pulse["kept"]["last_step"] == 3
+    write_step(served.folder / "kept", 4, step_episodes(4))  # whoever follows still does
+    assert wait_for(served.client, "kept", 16)["num_episodes"] == 16
+    assert not (served.folder / "harmed").exists()
+    make_viewed_run(served.folder / "harmed", num_steps=1)
+    assert served.ask("episodes", run="harmed")["index"] and wait_for(served.client, "harmed", 4)["num_episodes"] == 4
+
+
+@pytest.mark.parametrize("harm", ["deleted", "its folder deleted", "overwritten"])
+def test_an_index_that_is_lost_meanwhile_is_made_anew(served: Deleted, harm: str) -> None:
+    assert served.ask("episodes", run="harmed")["total"] == 12
+    index = served.folder / "harmed" / INDEX_FILE
+    if harm == "deleted":
+        index.unlink()
+    elif harm == "its folder deleted":
+        shutil.rmtree(index.parent)
+    else:
+        index.write_bytes(b"no database " * 10_000)
+    for _ in range(100):  # at most a few answers say that it is being made
+        found = served.ask("episodes", run="harmed")
+        if found.get("total") == 12:
+            break
+        assert "total" in found or "ask again soon" in found["error"]
+        time.sleep(0.05)
+    assert found["total"] == 12
+    assert served.ask("episode", run="harmed", id="step1/p0/g0")["timeline"]["episode_id"] == "step1/p0/g0"
+    write_step(served.folder / "harmed", 4, step_episodes(4))
+    assert wait_for(served.client, "harmed", 16)["num_episodes"] == 16
+
+
+def test_whoever_deletes_a_run_is_not_disturbed_by_files_that_come_back(served: Deleted) -> None:
+    """`rm -r` empties a directory before it removes it; whoever follows must not put an index there meanwhile."""
+    assert served.ask("episodes", run="harmed")["total"] == 12
+    harmed, kept = served.folder / "harmed", served.folder / "kept"
+    shutil.rmtree(harmed / INDEX_FILE.parent)
+    assert served.ask("episodes", run="kept")["total"] == 12
+    write_step(kept, 4, step_episodes(4))
+    assert wait_for(served.client, "kept", 16)["num_episodes"] == 16  # so both were followed since
+    assert not (harmed / INDEX_FILE.parent).exists()
+
+
+def test_a_log_that_is_deleted_leaves_a_run_without_episodes(served: Deleted) -> None:
+    assert served.ask("episodes", run="harmed")["total"] == 12
+    shutil.rmtree(served.folder / "harmed" / "events")
+    told = served.ask("episode", run="harmed", id="step1/p0/g0")
+    assert "no longer holds this episode" in told["error"] or "no stored episode" in told["error"]
+    assert wait_for(served.client, "harmed", 0)["num_episodes"] == 0
 
 
 def test_a_taken_port_is_told_and_the_usual_one_replaced(server: ViewerServer, monkeypatch: pytest.MonkeyPatch) -> None:
