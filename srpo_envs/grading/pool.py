@@ -173,7 +173,7 @@ class WorkerPool:
         with self._lock:
             self.stats.requests += 1
         with self._slots:
-            for _ in range(_TRIES):
+            for number in range(1, _TRIES + 1):
                 try:
                     return self._ask_once(request)
                 except WorkerTimeout:
@@ -182,7 +182,7 @@ class WorkerPool:
                 except WorkerDeath:
                     self._count("lost_workers")
                     _count_lost()
-                    logger.warning("a grading worker ended at work; its item is graded again by another")
+                    logger.warning("a grading worker ended at work: try %d of %d for this item", number, _TRIES)
             self._count("crashes")
             return None
 
