@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -95,6 +96,13 @@ def append_metrics(run_dir: Path, step: int, **values: float) -> None:
     line = {"step": step} | {name.replace("__", "/"): value for name, value in values.items()}
     with (run_dir / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def delete(folder: Path) -> None:
+    """Delete a folder at one blow: whoever reads in it meanwhile could put a file into it while it is emptied."""
+    aside = folder.with_name(f".deleted-{folder.name.lstrip('.')}")
+    folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def lines_of(episode: Episode) -> str:

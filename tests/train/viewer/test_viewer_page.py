@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from browser import find_chromium
 from report_world import RECIPE
-from viewer_world import append_metrics, hostile_episode, make_viewed_run, step_episodes, write_step
+from viewer_world import append_metrics, delete, hostile_episode, make_viewed_run, step_episodes, write_step
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("fastapi", reason="fastapi is not installed")
@@ -340,7 +340,7 @@ def test_a_run_that_is_deleted_leaves_the_page_and_the_others_go_on(
     episodes = open_page("#/episodes?run=gone", url=url)
     see(episodes.locator(".count")).to_have_text("12 episodes")
     color = curves.locator(".run-list li", has_text="kept").locator(".swatch line").get_attribute("stroke")
-    shutil.rmtree(tmp_path / "runs/gone")
+    delete(tmp_path / "runs/gone")
     see(curves.locator(".alarms")).to_contain_text("run 'gone' is gone")
     see(curves.locator(".run-list li")).to_have_count(1)
     see(curves.locator("[data-metric='Team reward'] .readout .value")).to_have_count(1)
@@ -348,7 +348,7 @@ def test_a_run_that_is_deleted_leaves_the_page_and_the_others_go_on(
     append_metrics(kept, 4, rollout__reward_mean=0.875, rollout__num_tokens=10)
     see(curves.locator("[data-metric='Team reward'] .readout")).to_contain_text("0.875")
     see(episodes.get_by_role("alert")).to_contain_text("run 'gone' is gone")
-    shutil.rmtree(kept)
+    delete(kept)
     see(curves.locator(".run-list li")).to_have_count(0)
     nothing = open_page("#/curves", url=url)
     see(nothing.get_by_role("alert")).to_contain_text("There is no run here any more")
@@ -360,7 +360,7 @@ def test_an_index_that_is_deleted_meanwhile_is_made_anew(
     run_dir = make_viewed_run(tmp_path / "run")
     page = open_page("#/episodes", url=serve(run_dir))
     see(page.locator(".count")).to_have_text("12 episodes")
-    shutil.rmtree(run_dir / ".view")
+    delete(run_dir / ".view")
     page.get_by_label("Search and filter episodes").fill("step:2")
     see(page.locator(".count")).to_have_text("4 episodes of 12")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from factories import make_episode, make_event, make_member
 from rich.console import Console
-from viewer_world import hostile_episode, make_viewed_run, step_episodes, write_step
+from viewer_world import delete, hostile_episode, make_viewed_run, step_episodes, write_step
 
 from srpo_train.viewer.rendering import EventRendering, TimelineRendering
 from srpo_train.viewer.timeline import EventCredit, EventScores, MemberScores, build_timeline, view_event
@@ -92,6 +92,29 @@ def browse(*keys: str, run_dir: Path, query: str = "", size: tuple[int, int] = (
             return str(status), drawn(timeline)
 
     return asyncio.run(session())
+
+
+def test_the_terminal_survives_the_end_of_its_run(tmp_path: Path) -> None:
+    pytest.importorskip("textual", reason="textual is not installed")
+    from textual.widgets import Static
+
+    from srpo_train.viewer.terminal import TerminalViewer
+
+    run_dir = make_viewed_run(tmp_path / "run")
+
+    async def session() -> str:
+        app = TerminalViewer([run_dir])
+        async with app.run_test(size=(160, 50)) as pilot:
+            await app.workers.wait_for_complete()
+            delete(run_dir)
+            app._look()
+            for key in ("c", "j", "s"):
+                await pilot.press(key)
+                await app.workers.wait_for_complete()
+                await pilot.pause()
+            return str(app.query_one("#status", Static).content)
+
+    assert "is gone" in asyncio.run(session())
 
 
 def test_the_terminal_shows_the_newest_episode_and_moves_on(tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from viewer_world import LONG_LINE, SCRIPT, hostile_episode, make_viewed_run, step_episodes, write_step
+from viewer_world import LONG_LINE, SCRIPT, delete, hostile_episode, make_viewed_run, step_episodes, write_step
 
 fastapi = pytest.importorskip("fastapi", reason="fastapi is not installed")
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
@@ -221,7 +220,7 @@ class Deleted:
 
     def ask(self, path: str, **values: object) -> Any:
         answer = self.client.get(f"/api/{path}", params=values)
-        assert answer.status_code == 200, answer.text
+        assert answer.status_code < 500, answer.text
         return answer.json()
 
 
@@ -239,7 +238,7 @@ def served(tmp_path: Path) -> Iterator[Deleted]:
 
 def test_a_run_that_is_deleted_vanishes_and_the_others_go_on(served: Deleted) -> None:
     served.ask("episodes", run="harmed"), served.ask("episodes", run="kept")
-    shutil.rmtree(served.folder / "harmed")
+    delete(served.folder / "harmed")
     assert [run["key"] for run in served.ask("runs")["runs"]] == ["kept"]
     questions = ("metrics", {}), ("curves", {"name": "train/loss"}), ("episodes", {}), ("facets", {}), ("tasks", {})
     one = {"id": "step1/p0/g0"}
@@ -261,7 +260,7 @@ def test_an_index_that_is_lost_meanwhile_is_made_anew(served: Deleted, harm: str
     if harm == "deleted":
         index.unlink()
     elif harm == "its folder deleted":
-        shutil.rmtree(index.parent)
+        delete(index.parent)
     else:
         index.write_bytes(b"no database " * 10_000)
     for _ in range(100):  # at most a few answers say that it is being made
@@ -280,7 +279,7 @@ def test_whoever_deletes_a_run_is_not_disturbed_by_files_that_come_back(served: 
     """`rm -r` empties a directory before it removes it; whoever follows must not put an index there meanwhile."""
     assert served.ask("episodes", run="harmed")["total"] == 12
     harmed, kept = served.folder / "harmed", served.folder / "kept"
-    shutil.rmtree(harmed / INDEX_FILE.parent)
+    delete(harmed / INDEX_FILE.parent)
     assert served.ask("episodes", run="kept")["total"] == 12
     write_step(kept, 4, step_episodes(4))
     assert wait_for(served.client, "kept", 16)["num_episodes"] == 16  # so both were followed since
@@ -289,7 +288,7 @@ def test_whoever_deletes_a_run_is_not_disturbed_by_files_that_come_back(served: 
 
 def test_a_log_that_is_deleted_leaves_a_run_without_episodes(served: Deleted) -> None:
     assert served.ask("episodes", run="harmed")["total"] == 12
-    shutil.rmtree(served.folder / "harmed" / "events")
+    delete(served.folder / "harmed" / "events")
     told = served.ask("episode", run="harmed", id="step1/p0/g0")
     assert "no longer holds this episode" in told["error"] or "no stored episode" in told["error"]
     assert wait_for(served.client, "harmed", 0)["num_episodes"] == 0
