@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,10 +50,9 @@ def view(
         import webbrowser
 
         webbrowser.open(server.url)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):  # the server may have taken it already, and ended
         server.run()
-    except KeyboardInterrupt:
-        console.print("closed")
+    console.print("closed")
 
 
 def _announce(console: Console, server: ViewerServer, host: str) -> None:

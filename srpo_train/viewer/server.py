@@ -76,7 +76,7 @@ class ViewerServer:
         """Answer until a signal ends it.
 
         Raises:
-            KeyboardInterrupt: the signal was Ctrl-C.
+            KeyboardInterrupt: the signal was Ctrl-C; it may also just end then.
         """
         self._server.run(sockets=[self._socket])
 
