@@ -78,6 +78,7 @@ def test_two_ranks_on_two_nodes_have_the_numbers_of_two_ranks_without_ray(tmp_pa
     assert sorted(seat["name"] for seat in seats) == ["environments 0", "environments 1", "rank 0", "rank 1"]
 
 
+@pytest.mark.slow
 def test_a_copy_in_another_process_samples_the_numbers_of_a_run_alone(tmp_path, on_ray):
     """On a cluster that the run starts for itself, as on a laptop."""
     places = ("engines_per_policy=1", "cpus_per_rank=0.5", "cpus_per_engine=0.5", "cpus_per_env_worker=0.5")
