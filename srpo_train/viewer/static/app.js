@@ -8,11 +8,13 @@ import { commonKeys, listen, pageKeys, showHelp } from "./keys.js";
 
 const PAGES = { curves: ["Curves", CurvesPage], episodes: ["Episodes", EpisodesPage], compare: ["Compare", ComparePage] };
 const PULSE_MS = 1500;
+const LOOK_EVERY = 4; // pulses between two looks for runs that began meanwhile
 const THEMES = { auto: ["◐", "Colours of the system"], light: ["☀", "Light"], dark: ["☾", "Dark"] };
 
 const main = document.getElementById("main");
 let page = null;
 let opening = 0;
+let beats = 0;
 
 async function open() {
   const { page: name, values } = place();
@@ -37,13 +39,14 @@ async function open() {
 }
 
 async function beat() {
-  const watched = page?.watched() || [];
-  if (watched.length && !document.hidden) {
+  if (page && !document.hidden) {
     const live = document.getElementById("live");
+    const watched = page.watched();
     try {
-      const pulses = await ask("pulse", { run: watched });
+      const pulses = watched.length ? await ask("pulse", { run: watched }) : null;
       live.textContent = "";
-      await page?.pulse(pulses);
+      if (pulses) await page?.pulse(pulses);
+      if (++beats % LOOK_EVERY === 0) await page?.look?.();
     } catch (error) {
       live.textContent = error.message;
     }

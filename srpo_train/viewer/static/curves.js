@@ -5,6 +5,7 @@ import { debounce, fill, h, num, plural } from "./dom.js";
 import { pageKeys } from "./keys.js";
 
 const HUES = 8;
+const SHOWN_AT_FIRST = 6;
 const KEY_METRICS = [
   "eval/accuracy", "eval/pass_at_k", "rollout/accuracy", "rollout/reward_mean", "rollout/valid_rate/{role}",
   "rollout/response_length/{role}", "rollout/cardinality/{event_type}", "train/clip_fraction", "train/ratio_max",
@@ -23,7 +24,7 @@ export class CurvesPage {
     this.runs = runs.filter((run) => run.kind === "run");
     this.values = values;
     const wanted = (values.runs || "").split("|").filter((key) => this.runs.some((run) => run.key === key));
-    this.shown = new Set(wanted.length ? wanted : this.runs.slice(0, 6).map((run) => run.key));
+    this.shown = new Set(wanted.length ? wanted : this.runs.slice(0, SHOWN_AT_FIRST).map((run) => run.key));
     this.axis = AXES.some(([key]) => key === values.x) ? values.x : "step";
     this.weight = Number(values.smooth ?? remember.get("smooth", 0.5));
     this.group = values.group || "key";
@@ -100,6 +101,20 @@ export class CurvesPage {
     await Promise.all(moved.map((key) => this.loadRun(key)));
     this.showRuns();
     this.draw();
+  }
+
+  /** Runs that began since the page was opened join the list, and the panels where these show every run. */
+  async look() {
+    const runs = (await ask("runs")).runs.filter((run) => run.kind === "run");
+    const known = new Set(this.runs.map((run) => run.key));
+    const fresh = runs.filter((run) => !known.has(run.key));
+    if (!fresh.length) return;
+    const showsAll = this.runs.every((run) => this.shown.has(run.key));
+    this.runs = runs;
+    for (const run of fresh) if (showsAll && this.shown.size < SHOWN_AT_FIRST) this.shown.add(run.key);
+    if (!this.list) { await this.open(); return; }
+    this.showRuns();
+    await this.load();
   }
 
   /** Runs that were deleted leave the list and the panels. */

@@ -305,6 +305,25 @@ def test_a_live_run_is_followed(open_page: Open, serve: Callable[[Path], str], t
     see(reading.locator(".ids")).to_contain_text("step4/p1/g1")
 
 
+def test_a_run_that_begins_later_joins_the_list_and_the_panels(
+    open_page: Open, serve: Callable[[Path], str], tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    make_viewed_run(runs / "first")
+    url = serve(runs)
+    every, chosen = open_page("#/curves", url=url), open_page("#/curves?runs=runs/first", url=url)
+    box = every.get_by_role("checkbox", name="first")
+    see(box).to_be_checked()
+    make_viewed_run(runs / "second")
+    for page in (every, chosen):
+        see(page.locator(".run-list li")).to_have_count(2)
+        see(page.get_by_role("checkbox", name="second")).to_be_checked()
+    box.uncheck()
+    make_viewed_run(runs / "third")
+    see(every.locator(".run-list li")).to_have_count(3)
+    see(every.get_by_role("checkbox", name="third")).not_to_be_checked()
+
+
 def test_a_run_that_is_trained_meanwhile_is_followed(
     open_page: Open,
     serve: Callable[[Path], str],
