@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from datetime import timedelta
@@ -143,31 +144,49 @@ def test_a_critic_cannot_be_sharded(tmp_path):
         recipe_in(tmp_path, *SHARDED, "objective.preset=ppo").build_objective()
 
 
-# --- a rank that dies, and the command line -----------------------------------------------------------------------
+# --- a rank that dies or hangs, and the command line --------------------------------------------------------------
+
+HARMS = {"dies": lambda: os._exit(1), "hangs": lambda: os.kill(os.getpid(), signal.SIGSTOP)}
 
 
-def train_until_one_dies(rank, folder):
+def train_until_one_fails(rank, folder, harm):
+    """Harm rank 1 in the second update, and write down what rank 0 says of it."""
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timedelta(seconds=60)
-    )
+    limit = timedelta(seconds=20 if harm == "hangs" else 120)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=limit)
     if rank == 1:
-        Learner.update = lambda *_, **__: os._exit(1)
+        update, calls = Learner.update, []
+
+        def harmed(*given, **options):
+            calls.append(1)
+            if len(calls) == 2:
+                HARMS[harm]()
+            return update(*given, **options)
+
+        Learner.update = harmed
     try:
-        train(recipe_in(folder))
+        train(recipe_in(folder, "train.checkpoint_every=1"))
     except RankLostError as error:
         (Path(folder) / "error").write_text(str(error))
 
 
-def test_a_rank_that_dies_ends_the_others_with_a_clear_error(tmp_path):
+@pytest.mark.parametrize("harm", ["dies", pytest.param("hangs", marks=pytest.mark.slow)])
+def test_a_rank_that_is_lost_ends_the_others_with_a_clear_error_and_they_go_on_to_the_same_numbers(
+    runs, tmp_path, harm
+):
     processes = mp.start_processes(
-        train_until_one_dies, (str(tmp_path),), nprocs=2, start_method="forkserver", join=False
+        train_until_one_fails, (str(tmp_path), harm), nprocs=2, start_method="forkserver", join=False
     )
-    processes.processes[0].join(120)
+    processes.processes[0].join(200)
+    processes.processes[1].kill()
     message = (tmp_path / "error").read_text()
     assert "rank 0 of 2" in message
-    assert "another rank has died" in message
+    assert "another rank has died, or took longer than distributed.timeout_s" in message
     assert "--resume" in message
+    run_dir = tmp_path / "tiny-arithmetic"
+    assert [line["step"] for line in read_metrics(run_dir)] == [1]
+    run_ranks(2, tmp_path / "again", train_runs, [(tmp_path, ())], True)
+    assert numbers(run_dir) == numbers(runs["replicated"])
 
 
 def test_torchrun_trains_from_the_command_line(tmp_path):
