@@ -29,7 +29,10 @@ from srpo_train.reporting.run_report import describe_recipe, settings_of
 from srpo_train.reporting.tables import Block, Cell, Column, Row, Section, Table
 from srpo_train.run_dir import RECIPE_FILE, write_whole
 from srpo_train.showcase import choose_episodes
-from srpo_train.viewer.credit import credits_of, experience_of
+from srpo_train.viewer.credit import credits_of
+from srpo_train.viewer.index import step_of
+from srpo_train.viewer.learned import learned_step
+from srpo_train.viewer.runs import RunPlace
 from srpo_train.viewer.timeline import EventCredit, Timeline, build_timeline
 
 _LOOKED_AT = 2000  # newest episodes of a run among which those to show are chosen
@@ -274,12 +277,14 @@ def _episodes(name: str, source: _Source, number: int, seed: int) -> Episodes:
     newest = itertools.islice(_stored(source.folder), _LOOKED_AT)
     shown = choose_episodes(newest, number, seed)
     credits: dict[str, EventCredit] = {}
+    remarks: list[str] = []
     if source.is_run:
         with contextlib.suppress(ConfigError):  # advantages that nobody can tell from the log are left out
-            credits = _credits(source, {one.episode.episode_id for one in shown})
+            credits, remarks = _credits(source, {one.episode.episode_id for one in shown})
+    chosen = f"Chosen among the newest {_LOOKED_AT:,} that are stored; the sample has seed {seed}."
     return Episodes(
         title=f"Episodes of {name}",
-        note=f"Chosen among the newest {_LOOKED_AT:,} that are stored; the sample has seed {seed}.",
+        note=" ".join([chosen, *(f"{remark[:1].upper()}{remark[1:]}." for remark in remarks)]),
         shown=tuple(
             (one.reason, build_timeline(one.episode, credits=credits, max_text=_MAX_TEXT, max_tokens=0))
             for one in shown
@@ -287,24 +292,30 @@ def _episodes(name: str, source: _Source, number: int, seed: int) -> Episodes:
     )
 
 
-def _credits(source: _Source, wanted: set[str]) -> dict[str, EventCredit]:
+def _credits(source: _Source, wanted: set[str]) -> tuple[dict[str, EventCredit], list[str]]:
     """What the learner made of the events of some episodes, each compared with the others of its step.
+
+    Returns:
+        Credits by event id, and what is not known and why.
 
     Raises:
         ConfigError: the log does not tell.
     """
     credits: dict[str, EventCredit] = {}
+    remarks: list[str] = []
+    place = RunPlace(key=source.label, path=source.folder, kind="run")
     for file in reversed(episode_files(source.folder)):
         if not wanted:
             break
         step = list(read_episodes(file))
         here = [episode for episode in step if episode.episode_id in wanted]
         if here:
-            experience = experience_of(step, source.recipe)
+            learned = learned_step(place, step_of(file.name) or 1, step)
+            remarks += [learned.remark] if learned.remark else []
             for episode in here:
-                credits |= credits_of(experience, episode, source.recipe)
+                credits |= credits_of(learned.experience, episode, source.recipe)
             wanted = wanted - {episode.episode_id for episode in here}
-    return credits
+    return credits, remarks
 
 
 def _stored(folder: Path) -> Iterator[Episode]:

@@ -122,6 +122,20 @@ def test_events_of_a_run_show_their_advantages_among_the_episodes_of_their_step(
     assert sorted(re.findall(r"<span>advantage (.*?)</span>", text)) == ["+0.866"] * 2 + ["-0.866"] * 2
 
 
+def test_with_a_critic_advantages_are_shown_where_its_values_are_known_and_the_rest_is_told(tmp_path: Path) -> None:
+    keys = "objective.preset=ppo", "critic.model=builtin:tiny-team"
+    team = [make_episode((1,), episode_id=f"ep{number}", reward=float(number < 2)) for number in range(4)]
+    run = make_run(tmp_path / "a", *keys, steps=[step(0), step(1)])
+    store(run, *team)
+    text = text_of(run, num_episodes=4)
+    assert "<span>advantage" not in text
+    assert "No advantages: they compare with the critic as it was before step 3" in text
+    (run / "events/step-000003.jsonl").rename(run / "events/step-000001.jsonl")
+    text = text_of(run, num_episodes=4)  # before the first step the critic is the one that the recipe names
+    assert len(re.findall(r"<span>advantage (.*?)</span>", text)) == 4
+    assert "No advantages" not in text
+
+
 def test_model_text_of_any_kind_stays_text(tmp_path: Path) -> None:
     (run,) = runs(tmp_path, a="seed=0")
     store(run, hostile_episode())
