@@ -366,7 +366,7 @@ def test_a_run_that_is_deleted_leaves_the_page_and_the_others_go_on(
     assert curves.locator(".run-list .swatch line").get_attribute("stroke") == color
     append_metrics(kept, 4, rollout__reward_mean=0.875, rollout__num_tokens=10)
     see(curves.locator("[data-metric='Team reward'] .readout")).to_contain_text("0.875")
-    see(episodes.get_by_role("alert")).to_contain_text("run 'gone' is gone")
+    see(episodes.get_by_role("alert").first).to_contain_text("run 'gone' is gone")
     delete(kept)
     see(curves.locator(".run-list li")).to_have_count(0)
     nothing = open_page("#/curves", url=url)
