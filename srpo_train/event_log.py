@@ -32,7 +32,7 @@ class EventLog:
         self._folder = run_dir / EVENTS_FOLDER
         self._kept = kept
         for path in self._folder.glob("step-*"):
-            if path.suffix == ".partial" or _step_of(path) > done_steps:
+            if path.suffix == ".partial" or (step_of(path.name) or 0) > done_steps:
                 logger.info("removing %s: its step is taken again", path)
                 path.unlink()
 
@@ -52,5 +52,7 @@ class EventLog:
                     other.unlink()
 
 
-def _step_of(path: Path) -> int:
-    return int(path.name.removeprefix("step-").partition(".")[0])
+def step_of(name: str) -> int | None:
+    """Return the training step a file of events is of; None for samples of an evaluation."""
+    number = Path(name).stem.removeprefix("step-")
+    return int(number) if number.isdecimal() else None

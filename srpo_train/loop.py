@@ -95,7 +95,6 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, run_dir: Path, ranks: Ranks | None = None, places: Places | None = None) -> None:
         self.recipe = recipe
-        self._run_dir = run_dir
         self._places = places = places or Here(recipe)
         self._ranks = ranks = ranks or Ranks()
         folder, keep_last = run_dir / "checkpoints", recipe.train.keep_last

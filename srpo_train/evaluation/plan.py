@@ -24,6 +24,7 @@ from srpo_envs.benchmarks import all_tasks, digest_tasks
 from srpo_envs.budget import Budget
 from srpo_envs.core import SetEnv
 from srpo_envs.errors import ConfigError, RecordError
+from srpo_envs.storing import replace_whole
 from srpo_train.engines.base import Sampling
 from srpo_train.run_dir import locked
 
@@ -193,14 +194,13 @@ def claimed_eval_dir(directory: Path, plan: EvalPlan) -> Iterator[EvalPlan]:
     Raises:
         ConfigError: another process is writing there, or the directory holds another evaluation.
         RecordError: the plan of the directory cannot be read.
+        StorageFullError: there is no room for the plan.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory, "another process is evaluating there; wait for it, or choose another --out"):
         file = directory / PLAN_FILE
         whole = read_plan(directory).joined(plan, directory) if file.is_file() else plan
-        partial = file.with_name(file.name + ".partial")
-        partial.write_bytes(_PLAN.dump_json(whole, indent=1) + b"\n")
-        partial.replace(file)
+        replace_whole(file, [_PLAN.dump_json(whole, indent=1), b"\n"])
         yield whole
 
 

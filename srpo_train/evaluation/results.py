@@ -18,6 +18,7 @@ from pathlib import Path
 import pydantic
 
 from srpo_envs.errors import RecordError, SchemaVersionError
+from srpo_envs.storing import replace_whole
 
 RESULTS_FILE = "results.json"
 """Name of the file in an evaluation directory."""
@@ -138,8 +139,9 @@ def read_results(path: str | os.PathLike[str]) -> Results:
 
 
 def write_results(directory: str | os.PathLike[str], results: Results) -> None:
-    """Write `results.json` into an evaluation directory; a reader sees the old file or the new one, never a part."""
-    target = Path(directory) / RESULTS_FILE
-    partial = target.with_name(target.name + ".partial")
-    partial.write_bytes(_RESULTS.dump_json(results, indent=1) + b"\n")
-    partial.replace(target)
+    """Write `results.json` into an evaluation directory; a reader sees the old file or the new one, never a part.
+
+    Raises:
+        StorageFullError: there is no room for it.
+    """
+    replace_whole(Path(directory) / RESULTS_FILE, [_RESULTS.dump_json(results, indent=1), b"\n"])

@@ -19,6 +19,7 @@ from srpo_envs.errors import ConfigError
 from srpo_envs.records import Episode, read_episodes
 from srpo_train.alarms import Alarm, Alarms
 from srpo_train.config import Recipe, load_recipe
+from srpo_train.event_log import step_of
 from srpo_train.metrics import read_metrics, series
 from srpo_train.reporting.charts import AXES, Axis, ChartGroup, chart_groups
 from srpo_train.reporting.comparison import comparison_document
@@ -30,7 +31,6 @@ from srpo_train.reporting.tables import Block, Cell, Column, Row, Section, Table
 from srpo_train.run_dir import RECIPE_FILE, write_whole
 from srpo_train.showcase import choose_episodes
 from srpo_train.viewer.credit import credits_of
-from srpo_train.viewer.index import step_of
 from srpo_train.viewer.learned import learned_step
 from srpo_train.viewer.runs import RunPlace
 from srpo_train.viewer.timeline import EventCredit, Timeline, build_timeline
@@ -309,8 +309,9 @@ def _credits(source: _Source, wanted: set[str]) -> tuple[dict[str, EventCredit],
             break
         step = list(read_episodes(file))
         here = [episode for episode in step if episode.episode_id in wanted]
-        if here:
-            learned = learned_step(place, step_of(file.name) or 1, step)
+        number = step_of(file.name)
+        if here and number is not None:
+            learned = learned_step(place, number, step)
             remarks += [learned.remark] if learned.remark else []
             for episode in here:
                 credits |= credits_of(learned.experience, episode, source.recipe)

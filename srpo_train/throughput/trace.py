@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from srpo_envs.errors import RecordError
+from srpo_envs.storing import replace_whole
 from srpo_train.throughput.recorder import Span
 
 FOLDER = "trace"
@@ -82,9 +83,7 @@ def write_trace(path: Path, spans_by_rank: Sequence[Sequence[Span]], *, step: in
         "otherData": {"step": step, "begun_s": begun_s},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
-    partial.replace(path)
+    replace_whole(path, [json.dumps(document, separators=(",", ":")).encode()])
 
 
 def read_trace(path: Path) -> dict[str, Any]:

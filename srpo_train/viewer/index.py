@@ -21,6 +21,7 @@ from pathlib import Path
 from srpo_envs.audit import episode_files
 from srpo_envs.errors import RecordError, UnknownIdError
 from srpo_envs.records import Episode, parse_episodes
+from srpo_train.event_log import step_of
 from srpo_train.viewer.marks import Mark
 from srpo_train.viewer.scan import Damage, Facts, scan
 
@@ -360,12 +361,6 @@ def _is_damage(error: sqlite3.Error) -> bool:
     """Whether another file would do better: not where a question is too long, or somebody else writes."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest is detail
     return code in _DAMAGE or (code == sqlite3.SQLITE_ERROR and "no such table" in str(error))
-
-
-def step_of(name: str) -> int | None:
-    """Return the training step a file of events is of; None for samples of an evaluation."""
-    stem = Path(name).stem
-    return int(stem.removeprefix("step-")) if stem.removeprefix("step-").isdecimal() else None
 
 
 @contextlib.contextmanager

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Self
 
 from srpo_envs.errors import SrpoError, UnknownIdError
 from srpo_envs.records import Episode
+from srpo_train.event_log import step_of
 from srpo_train.viewer.curves import Curves
-from srpo_train.viewer.index import EpisodeIndex, step_of
+from srpo_train.viewer.index import EpisodeIndex
 from srpo_train.viewer.runs import Catalogue, RunPlace
 from srpo_train.viewer.timeline import Timeline, build_timeline
 
